@@ -42,10 +42,14 @@ class Choices:
         return len(self.gold)
 
     def scores(self, formulation: str, normalization: str) -> NDArray[np.float64]:
-        """What the choices are ranked by, (choices,): normalized for cf, the labels' bare log-likelihood for mcf."""
+        """What the choices are ranked by, (choices,): normalized for cf, the labels' bare log-likelihood for mcf.
+
+        NaN where the normalization needs something that was not asked.
+        """
         if formulation == "mcf":
             return self.columns["mcf"]
-        lengths = {name: self.columns.get(name) for name in ("tokens", "chars", "bytes", "unconditional")}
+        unknown = np.full(self.offsets[-1], np.nan)
+        lengths = {name: self.columns.get(name, unknown) for name in ("tokens", "chars", "bytes", "unconditional")}
         return normalize(self.columns["cf"], normalization, **lengths)
 
     def correct(self, formulation: str, normalization: str) -> NDArray[np.float64]:

@@ -67,14 +67,10 @@ def find_crossover(
     cf, mcf = np.asarray(cf, dtype=np.float64), np.asarray(mcf, dtype=np.float64)
     _check(tokens, cf, mcf, steps, n)
     if cf.ndim == 2:
-        gap, error, level = (
-            mean(mcf - cf, subjects, tasks),
-            stderr(mcf - cf, subjects, tasks),
-            mean(mcf, subjects, tasks),
-        )
+        gap, error = mean(mcf - cf, subjects, tasks), stderr(mcf - cf, subjects, tasks)
+        level = mean(mcf, subjects, tasks)
     else:
         gap, error, level = mcf - cf, _unpaired(cf, mcf, n or 0), mcf
-
     gap = np.round(gap, 12)  # a macro average of equal parts may miss zero by 1e-17, and the sign decides here
     finite = np.flatnonzero(np.isfinite(gap))
     state = _state(gap[finite], error[finite])

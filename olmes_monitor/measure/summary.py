@@ -114,14 +114,9 @@ def _measured(choices: Choices, kind: str) -> dict[str, Any]:
 
 def _by_normalization(choices: Choices, kind: str) -> dict[str, float]:
     """CF accuracy under every kind but the task's own that the columns allow."""
-    needs = {"none": "cf", "token": "tokens", "char": "chars", "byte": "bytes", "pmi": "unconditional"}
-    found: dict[str, float] = {}
-    for other in NORMALIZATIONS:
-        if other != kind and needs[other] in choices.columns:
-            accuracy = float(mean(choices.correct("cf", other), _subjects(choices)))
-            if not np.isnan(accuracy):
-                found[other] = accuracy
-    return found
+    others = [other for other in NORMALIZATIONS if other != kind]
+    accuracies = {other: float(mean(choices.correct("cf", other), _subjects(choices))) for other in others}
+    return {other: accuracy for other, accuracy in accuracies.items() if not np.isnan(accuracy)}
 
 
 def _average(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

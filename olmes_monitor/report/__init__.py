@@ -1,0 +1,1 @@
+"""What is shown: charts, the page, the terminal. matplotlib and rich load on use."""

@@ -1,0 +1,221 @@
+"""A run read back from its record: its evaluations, its curves, its crossovers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from olmes_monitor.errors import RecordError
+from olmes_monitor.measure.choices import Choices, read_choices
+from olmes_monitor.measure.crossover import Crossover, find_crossover
+from olmes_monitor.record.evaluation import Evaluation
+from olmes_monitor.record.files import read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from matplotlib.figure import Figure
+
+AVERAGE = "average"
+
+
+class Correct(NamedTuple):
+    """What was answered right at each live evaluation of a run, for one task."""
+
+    tokens: NDArray[np.int64]
+    """(evaluations,)"""
+    steps: NDArray[np.int64]
+    """(evaluations,)"""
+    cf: NDArray[np.float64] | None
+    """(evaluations, questions): 1 or 0, NaN where undefined or the evaluation failed; None if CF was never asked."""
+    mcf: NDArray[np.float64] | None
+    """(evaluations, questions), likewise."""
+    subjects: NDArray[np.object_]
+    """(questions,) MMLU's subjects, "" elsewhere."""
+
+
+class Run:
+    """The evaluations of one run and one suite. Log-likelihoods are read from disk when asked for."""
+
+    def __init__(self, folder: Path, lines: Iterable[dict[str, Any]]) -> None:
+        """lines: of one fingerprint, in the order they were written.
+
+        Where training went back to an earlier point, the lines of the abandoned stretch are superseded: a line takes
+        out all earlier ones whose tokens are not below its own.
+        """
+        self.folder = folder
+        live: list[dict[str, Any]] = []
+        self.superseded: list[Evaluation] = []
+        """Evaluations of stretches that training went back on, in the order they were given up."""
+        for line in lines:
+            while live and live[-1]["point"]["tokens"] >= line["point"]["tokens"]:
+                self.superseded.append(Evaluation.from_json(live.pop()))
+            live.append(line)
+        self.evaluations: list[Evaluation] = [Evaluation.from_json(line) for line in live]
+        """The live evaluations, by tokens. Their `scores` are None until `run.scores(index)` reads them."""
+        self._files: list[str | None] = [line["scores_file"] for line in live]
+
+    def __repr__(self) -> str:
+        at = [evaluation.point.tokens for evaluation in self.evaluations]
+        span = f", {at[0]:,} to {at[-1]:,} tokens" if at else ""
+        return f"Run({str(self.folder)!r}, {len(at)} evaluations of {self.suite or 'no suite'}{span})"
+
+    @property
+    def suite(self) -> str:
+        """Name of the suite, "" without evaluations."""
+        return self.evaluations[-1].suite if self.evaluations else ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the suite, "" without evaluations."""
+        return self.evaluations[-1].fingerprint if self.evaluations else ""
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks in the suite's order."""
+        return list(dict.fromkeys(task for evaluation in self.evaluations for task in evaluation.tasks))
+
+    def scores(self, index: int) -> pa.Table:
+        """The log-likelihoods of `evaluations[index]`, read once and then kept in `evaluations[index].scores`.
+
+        Raises RecordError if that evaluation failed, or its file is missing or damaged.
+        """
+        evaluation, file = self.evaluations[index], self._files[index]
+        if evaluation.scores is None:
+            if file is None:
+                raise RecordError(f"the evaluation at {evaluation.point.tokens} tokens failed: {evaluation.problems}")
+            evaluation.scores = read_table(self.folder / file)
+        return evaluation.scores
+
+    def frame(self) -> pd.DataFrame:
+        """One row per evaluation and task, and one for task "average"; a value that is absent is NaN.
+
+        Columns: tokens, step, task, n, cf, mcf, score, gap, stderr_cf, stderr_mcf, stderr_gap, floor. A failed
+        evaluation has no rows.
+        """
+        import pandas as pd
+
+        numbers = ["cf", "mcf", "score", "gap", "stderr_cf", "stderr_mcf", "stderr_gap", "floor"]
+        rows = [
+            {"tokens": evaluation.point.tokens, "step": evaluation.point.step, "task": task, **facts}
+            for evaluation in self.evaluations
+            for task, facts in [*evaluation.tasks.items(), (AVERAGE, average_facts(evaluation))]
+            if facts
+        ]
+        frame = pd.DataFrame(rows, columns=["tokens", "step", "task", "n", *numbers])
+        return frame.astype({"tokens": "int64", "step": "int64", "n": "Int64"} | dict.fromkeys(numbers, "float64"))
+
+    def correct(self, task: str) -> Correct:
+        """What was answered right, question by question, under the task's own normalization.
+
+        Raises RecordError for an unknown task, a missing scores file, or evaluations that asked other questions.
+        """
+        if task not in self._correct:
+            raise RecordError(
+                f"no scores of task {task!r} in {self.folder}; tasks: {', '.join(self._correct) or 'none'}"
+            )
+        return self._correct[task]
+
+    def crossovers(self) -> dict[str, Crossover]:
+        """Task → its crossover, and "average" if all tasks were asked in both formulations."""
+        found = {}
+        for task, right in self._correct.items():
+            if right.cf is not None and right.mcf is not None:
+                found[task] = find_crossover(
+                    right.tokens,
+                    right.cf,
+                    right.mcf,
+                    steps=right.steps,
+                    subjects=right.subjects,
+                    floor=self._floor(task),
+                )
+        if found and len(found) == len(self._correct):
+            found[AVERAGE] = _average_crossover(self._correct, {task: self._floor(task) for task in found})
+        return found
+
+    def plot(self, path: str | os.PathLike[str] | None = None, tasks: Sequence[str] | None = None) -> Figure:
+        """Both curves of every task against tokens, as a matplotlib figure; with a path (PNG, SVG, PDF) saved there."""
+        from olmes_monitor.report.plot import plot_run
+
+        figure = plot_run(self, tasks)
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+    @cached_property
+    def _correct(self) -> dict[str, Correct]:
+        """Every parquet file read once, for all tasks; what is kept is a number a question, not the table."""
+        rights: list[dict[tuple[str, str], NDArray[np.float64]]] = []
+        first: dict[str, Choices] = {}
+        for evaluation, file in zip(self.evaluations, self._files, strict=True):
+            found = {} if file is None else read_choices(read_table(self.folder / file))
+            for task, choices in found.items():
+                self._same_questions(first.setdefault(task, choices), choices)
+            rights.append(
+                {
+                    (task, formulation): choices.correct(formulation, evaluation.tasks[task]["normalization"])
+                    for task, choices in found.items()
+                    for formulation in ("cf", "mcf")
+                    if formulation in choices.columns
+                }
+            )
+        tokens = np.array([evaluation.point.tokens for evaluation in self.evaluations], dtype=np.int64)
+        steps = np.array([evaluation.point.step for evaluation in self.evaluations], dtype=np.int64)
+        return {
+            task: Correct(
+                tokens, steps, _stack(rights, (task, "cf"), c.n), _stack(rights, (task, "mcf"), c.n), c.subjects
+            )
+            for task, c in first.items()
+        }
+
+    def _same_questions(self, one: Choices, other: Choices) -> None:
+        if not np.array_equal(one.ids, other.ids):
+            raise RecordError(
+                f"two evaluations in {self.folder} asked different questions of {one.task} under one fingerprint"
+            )
+
+    def _floor(self, task: str) -> float | None:
+        """What knows nothing scores; it follows from the questions, so any evaluation's will do."""
+        known = (evaluation.tasks.get(task, {}).get("floor") for evaluation in self.evaluations)
+        return next((value for value in known if value is not None), None)
+
+
+def average_facts(evaluation: Evaluation) -> dict[str, float]:
+    """The averages an evaluation logged, under the names a task's facts have; a mean floor if every task has one."""
+    names = {"cf", "mcf", "score", "gap"} | {f"stderr_{name}" for name in ("cf", "mcf", "gap")}
+    logged = {name: f"olmes/{name.replace('stderr_', 'stderr/')}/{AVERAGE}" for name in names}
+    facts = {name: evaluation.metrics[key] for name, key in logged.items() if key in evaluation.metrics}
+    floors = [task["floor"] for task in evaluation.tasks.values() if "floor" in task]
+    if facts and len(floors) == len(evaluation.tasks):
+        facts["floor"] = float(np.mean(floors))
+    return facts
+
+
+def _average_crossover(rights: dict[str, Correct], floors: dict[str, float | None]) -> Crossover:
+    """Of the mean over tasks (macro within MMLU), from the questions themselves, so that its error is paired too."""
+    any_task = next(iter(rights.values()))
+    known = [value for value in floors.values() if value is not None]
+    return find_crossover(
+        any_task.tokens,
+        np.concatenate([right.cf for right in rights.values() if right.cf is not None], axis=1),
+        np.concatenate([right.mcf for right in rights.values() if right.mcf is not None], axis=1),
+        steps=any_task.steps,
+        subjects=np.concatenate([right.subjects for right in rights.values()]),
+        tasks=np.repeat(list(rights), [len(right.subjects) for right in rights.values()]),
+        floor=float(np.mean(known)) if len(known) == len(rights) else None,
+    )
+
+
+def _stack(
+    rights: list[dict[tuple[str, str], NDArray[np.float64]]], key: tuple[str, str], n: int
+) -> NDArray[np.float64] | None:
+    """Rows of all evaluations, NaN where one has none; None if no evaluation has one."""
+    if not any(key in right for right in rights):
+        return None
+    return np.stack([right.get(key, np.full(n, np.nan)) for right in rights])

@@ -1,0 +1,85 @@
+"""An evaluation and a crossover as a terminal shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from olmes_monitor.record.run import AVERAGE, average_facts
+from olmes_monitor.report.words import crossover_line, format_tokens
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from olmes_monitor.record.evaluation import Evaluation
+
+__all__ = ["crossover_line", "evaluation_table", "format_tokens"]
+
+ABSENT = "–"
+BETTER = "†"
+
+
+def evaluation_table(evaluation: Evaluation) -> Table:
+    """One row a task and the average last: CF, MCF and their gap in percent, each ± its standard error.
+
+    † stands at the better formulation; a value that is absent is –, with the reason below the table. The gap's sign
+    is a character and a colour, so nothing is lost without colour. Fits 80 columns.
+    """
+    from rich import box
+    from rich.table import Table
+
+    point, seconds = evaluation.point, evaluation.cost.get("seconds")
+    title = f"{evaluation.suite} at {format_tokens(point.tokens)} tokens, step {point.step:,}"
+    table = Table(
+        title=title if seconds is None else f"{title}, {seconds:.1f} s",
+        caption=_reasons(evaluation),
+        caption_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+    )
+    table.add_column("task", no_wrap=True)
+    for name in ("n", "CF", "MCF", "gap"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for task, facts in evaluation.tasks.items():
+        table.add_row(*_row(task, facts))
+    if len(evaluation.tasks) > 1:
+        table.add_section()
+        table.add_row(*_row(AVERAGE, average_facts(evaluation)), style="bold")
+    return table
+
+
+def _row(task: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    both = "cf" in facts and "mcf" in facts
+    better = ("mcf" if facts["mcf"] > facts["cf"] else "cf") if both else None
+    cells = [_value(facts, name) + (f" {BETTER}" if name == better else "  ") for name in ("cf", "mcf")]
+    return task, f"{facts['n']:,}" if "n" in facts else "", *cells, _gap(facts)
+
+
+def _value(facts: Mapping[str, Any], name: str, sign: str = "") -> str:
+    """Percent ± standard error; `sign` is the sign flag of the format."""
+    if name not in facts:
+        return ABSENT
+    error = facts.get(f"stderr_{name}")
+    return f"{100 * facts[name]:{sign}.1f}" + (f" ± {100 * error:.1f}" if error is not None else "")
+
+
+def _gap(facts: Mapping[str, Any]) -> str:
+    text = _value(facts, "gap", "+")
+    if text == ABSENT or facts["gap"] == 0:
+        return text
+    return f"[green]{text}[/green]" if facts["gap"] > 0 else f"[red]{text.replace('-', '−')}[/red]"
+
+
+def _reasons(evaluation: Evaluation) -> str | None:
+    """Why values are absent, a line each."""
+    from rich.markup import escape
+
+    lines = [f"{task}: {problem}" for task, problem in evaluation.problems.items()]
+    for formulation in ("cf", "mcf"):
+        unasked = [task for task, facts in evaluation.tasks.items() if formulation not in facts]
+        if unasked := [task for task in unasked if task not in evaluation.problems]:
+            lines.append(f"{formulation.upper()} was not asked: {', '.join(unasked)}")
+    if len(evaluation.tasks) > 1 and not average_facts(evaluation):
+        lines.append("average: absent unless every task has its value")
+    return escape("\n".join(lines)) or None

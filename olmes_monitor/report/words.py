@@ -1,0 +1,47 @@
+"""Token counts and crossovers in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from olmes_monitor.measure.crossover import Crossover
+
+_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
+
+
+def format_tokens(tokens: int | float, digits: int = 1) -> str:
+    """412_300_000_000 → "412.3B"; at most `digits` decimals, zeros at the end dropped; units k, M, B, T (decimal)."""
+    for unit, letter in _UNITS:
+        # 999_960_000 rounds to 1000.0M, which is 1B: the unit is chosen after rounding.
+        if round(tokens / unit, digits) >= 1:
+            text = f"{tokens / unit:.{digits}f}"
+            return (text.rstrip("0").rstrip(".") if "." in text else text) + letter
+    return f"{tokens:.0f}"
+
+
+def crossover_line(task: str, crossover: Crossover) -> str:
+    """One sentence: whether, and from which token count on, MCF is ahead of CF."""
+    if crossover.tokens is not None:
+        step = "" if crossover.step is None else f" (step {crossover.step:,})"
+        interval = ""
+        if crossover.lo is not None and crossover.hi is not None:
+            interval = f", between {format_tokens(crossover.lo)} and {format_tokens(crossover.hi)}"
+        doubt = ", not yet confirmed" if crossover.state == "tentative" else ""
+        return f"MCF overtook CF on {task} at {format_tokens(crossover.tokens)} tokens{step}{interval}{doubt}"
+    latest = _latest(crossover)
+    if crossover.state == "from_start":
+        return f"MCF is ahead of CF on {task} from the first evaluation on{latest}"
+    if crossover.state == "reverted":
+        return f"MCF was ahead of CF on {task} for a while, but is not now{latest}"
+    if crossover.state == "undecided":
+        return f"undecided on {task}: fewer than two evaluations with values"
+    return f"not yet on {task}: MCF has not overtaken CF{latest}"
+
+
+def _latest(crossover: Crossover) -> str:
+    """The gap at the last evaluation that has one, in percentage points."""
+    for tokens, gap in zip(crossover.evaluated[::-1], crossover.gap[::-1], strict=True):
+        if gap == gap:  # not NaN
+            return f"; the gap at {format_tokens(int(tokens))} tokens is {100 * gap:+.1f} points".replace("-", "−")
+    return ""
