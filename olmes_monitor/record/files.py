@@ -41,7 +41,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+def read_table(path: Path) -> pa.Table:
     """An evaluation's scores. Raises RecordError if the file is missing or damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -49,7 +49,7 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     try:
         # Not pq.read_table: a folder called lr=0.1 would become a column.
         with pq.ParquetFile(path) as file:
-            return file.read(columns=columns)
+            return file.read()
     except (OSError, pa.ArrowException) as error:
         raise RecordError(f"cannot read the scores {path}: {error}") from error
 

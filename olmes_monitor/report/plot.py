@@ -26,6 +26,9 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     "cf": {"color": "#0072B2", "linestyle": (0, (5, 1.5)), "marker": "o", "label": "CF (cloze)"},
     "mcf": {"color": "#D55E00", "linestyle": "-", "marker": "s", "label": "MCF (multiple choice)"},
 }
+LEFT = 0.62
+"""Inches left of the charts."""
+
 INK, QUIET, GRID = "#222222", "#6b6b6b", "#e6e6e6"
 
 
@@ -45,32 +48,37 @@ def plot_run(run: Run, tasks: Sequence[str] | None = None) -> Figure:
     if unknown := [task for task in shown if task not in known]:
         raise SetupError(f"no task {', '.join(unknown)} in {run!r}; tasks: {', '.join(known) or 'none'}")
 
-    columns = max(1, min(4, math.ceil(math.sqrt(len(shown)))))
-    rows = max(1, math.ceil(len(shown) / columns))
-    width, height = max(3.3 * columns, 5.6), 2.55 * rows + 1.0
-    figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
+    figure = Figure(dpi=150, facecolor="white")
+    grid = _grid(figure, len(shown))
+    crossovers = run.crossovers()
+    for axes, task in zip(grid, shown, strict=True):
+        _draw_task(axes, frame[frame["task"] == task], task, crossovers.get(task))
+    _head(figure, run, grid)
+    return figure
+
+
+def _grid(figure: Figure, charts: int) -> list[Axes]:
+    """Places for the charts, in at most four columns, below room for the heading. Lengths are in inches."""
+    columns = max(1, min(4, math.ceil(math.sqrt(charts))))
+    rows = max(1, math.ceil(charts / columns))
+    width, height = max(3.3 * columns, 5.6), 2.5 * rows + 1.25
+    figure.set_size_inches(width, height)
     grid = figure.subplots(rows, columns, squeeze=False)
     figure.subplots_adjust(
-        left=0.62 / width,
+        left=LEFT / width,
         right=1 - 0.22 / width,
         bottom=0.52 / height,
-        top=1 - 1.06 / height,
-        hspace=0.56,
+        top=1 - 1.3 / height,
+        hspace=0.6,
         wspace=0.24,
     )
-    crossovers = run.crossovers()
-    for axes, task in zip(grid.flat, shown, strict=False):
-        _draw_task(axes, frame[frame["task"] == task], task, crossovers.get(task))
-    for axes in list(grid.flat)[len(shown) :]:
-        axes.set_visible(False)
-    for place in range(len(shown)):
-        row, column = divmod(place, columns)
-        if column == 0:
-            grid[row, column].set_ylabel("accuracy, %", color=QUIET, fontsize=8)
-        if place + columns >= len(shown):
-            grid[row, column].set_xlabel("tokens", color=QUIET, fontsize=8)
-    _head(figure, run, list(grid.flat)[: len(shown)], width, height)
-    return figure
+    for place, axes in enumerate(grid.flat):
+        axes.set_visible(place < charts)
+        if place % columns == 0:
+            axes.set_ylabel("accuracy, %", color=QUIET, fontsize=8)
+        if place + columns >= charts:  # nothing below it
+            axes.set_xlabel("tokens", color=QUIET, fontsize=8)
+    return list(grid.flat)[:charts]
 
 
 def _draw_task(axes: Axes, rows: pd.DataFrame, task: str, crossover: Crossover | None) -> None:
@@ -84,15 +92,33 @@ def _draw_task(axes: Axes, rows: pd.DataFrame, task: str, crossover: Crossover |
     floor = rows["floor"].dropna()
     if len(floor):
         axes.axhline(100 * floor.iloc[-1], color=QUIET, linestyle=(0, (1, 1.6)), linewidth=1.1, label="floor", zorder=1)
-    axes.set_title(
-        task, loc="left", fontsize=9.5, fontweight="bold" if task == AVERAGE else "medium", color=INK, pad=14
-    )
+    axes.set_title(task, loc="left", fontsize=9.5, fontweight="bold", color=INK, pad=16)
     axes.text(0, 1.035, _verdict(crossover), transform=axes.transAxes, fontsize=7.5, color=QUIET, va="bottom")
     if crossover is not None and crossover.tokens is not None:
-        axes.axvline(crossover.tokens, color=INK, linewidth=0.9, zorder=2)
+        _mark(axes, crossover.tokens)
         if crossover.lo is not None and crossover.hi is not None:
             axes.axvspan(crossover.lo, crossover.hi, color=INK, alpha=0.08, linewidth=0, zorder=0)
     _dress(axes)
+
+
+def _mark(axes: Axes, tokens: int) -> None:
+    """A line at the crossing with its token count, written on the side that has room."""
+    axes.axvline(tokens, color=INK, linewidth=0.8, zorder=2)
+    low, high = axes.get_xlim()
+    right = tokens < (low + high) / 2
+    axes.annotate(
+        format_tokens(tokens),
+        (tokens, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(3 if right else -3, -1),
+        textcoords="offset points",
+        ha="left" if right else "right",
+        va="top",
+        fontsize=7.5,
+        fontweight="bold",
+        color=INK,
+        zorder=4,
+    )
 
 
 def _verdict(crossover: Crossover | None) -> str:
@@ -115,7 +141,7 @@ def _verdict(crossover: Crossover | None) -> str:
 def _dress(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: format_tokens(tokens) if tokens >= 0 else ""))
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.margins(x=0.02)
@@ -128,18 +154,19 @@ def _dress(axes: Axes) -> None:
     axes.tick_params(axis="x", length=2.5, color="#b5b5b5")
 
 
-def _head(figure: Figure, run: Run, charts: Sequence[Axes], width: float, height: float) -> None:
+def _head(figure: Figure, run: Run, charts: Sequence[Axes]) -> None:
     """Title, and one legend for all charts."""
     from matplotlib.lines import Line2D
 
-    left = 0.62 / width
+    width, height = figure.get_size_inches()
+    left = LEFT / width
     figure.text(
-        left, 1 - 0.14 / height, "CF and MCF while training", fontsize=13, fontweight="bold", color=INK, va="top"
+        left, 1 - 0.16 / height, "CF and MCF while training", fontsize=13, fontweight="bold", color=INK, va="top"
     )
     name = f"suite {run.suite}, fingerprint {run.fingerprint[:12]}" if run.suite else "no evaluations yet"
     evaluations = f"{len(run.evaluations)} evaluation{'s' if len(run.evaluations) != 1 else ''}"
     figure.text(
-        left, 1 - 0.40 / height, f"{name}, {evaluations}; bands: ± 1 standard error", fontsize=8, color=QUIET, va="top"
+        left, 1 - 0.43 / height, f"{name}, {evaluations}; bands: ± 1 standard error", fontsize=8, color=QUIET, va="top"
     )
     entries: dict[str, Any] = {}
     for axes in charts:
@@ -153,8 +180,9 @@ def _head(figure: Figure, run: Run, charts: Sequence[Axes], width: float, height
             [entries[name] for name in order],
             order,
             loc="upper left",
-            bbox_to_anchor=(left, 1 - 0.52 / height),
+            bbox_to_anchor=(left, 1 - 0.66 / height),
             borderaxespad=0,
+            borderpad=0,
             ncols=len(order),
             frameon=False,
             fontsize=8,

@@ -28,15 +28,17 @@ def evaluation_table(evaluation: Evaluation) -> Table:
     from rich import box
     from rich.table import Table
 
+    reasons = _reasons(evaluation)
     point, seconds = evaluation.point, evaluation.cost.get("seconds")
     title = f"{evaluation.suite} at {format_tokens(point.tokens)} tokens, step {point.step:,}"
     table = Table(
         title=title if seconds is None else f"{title}, {seconds:.1f} s",
-        caption=_reasons(evaluation),
+        caption=reasons,
         caption_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
         padding=(0, 1),
+        min_width=72 if reasons else None,  # the reasons wrap at the table's width
     )
     table.add_column("task", no_wrap=True)
     for name in ("n", "CF", "MCF", "gap"):
@@ -52,7 +54,7 @@ def evaluation_table(evaluation: Evaluation) -> Table:
 def _row(task: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
     both = "cf" in facts and "mcf" in facts
     better = ("mcf" if facts["mcf"] > facts["cf"] else "cf") if both else None
-    cells = [_value(facts, name) + (f" {BETTER}" if name == better else "  ") for name in ("cf", "mcf")]
+    cells = [(f"{BETTER} " if name == better else "") + _value(facts, name) for name in ("cf", "mcf")]
     return task, f"{facts['n']:,}" if "n" in facts else "", *cells, _gap(facts)
 
 

@@ -13,8 +13,8 @@ _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 def format_tokens(tokens: int | float, digits: int = 1) -> str:
     """412_300_000_000 → "412.3B"; at most `digits` decimals, zeros at the end dropped; units k, M, B, T (decimal)."""
     for unit, letter in _UNITS:
-        # 999_960_000 rounds to 1000.0M, which is 1B: the unit is chosen after rounding.
-        if round(tokens / unit, digits) >= 1:
+        # Where the unit below would round to a thousand, as 999_960_000 to 1000.0M, this one is due.
+        if round(1000 * tokens / unit, digits) >= 1000:
             text = f"{tokens / unit:.{digits}f}"
             return (text.rstrip("0").rstrip(".") if "." in text else text) + letter
     return f"{tokens:.0f}"

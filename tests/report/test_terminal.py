@@ -1,0 +1,101 @@
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+from synthetic import failed_evaluation, make_evaluation
+
+from olmes_monitor.measure import Crossover
+from olmes_monitor.report.terminal import crossover_line, evaluation_table, format_tokens
+
+TEN = [
+    "arc_challenge",
+    "arc_easy",
+    "boolq",
+    "csqa",
+    "hellaswag",
+    "mmlu",
+    "openbookqa",
+    "piqa",
+    "socialiqa",
+    "winogrande",
+]
+
+
+def printed(evaluation, width=80):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(evaluation_table(evaluation))
+    return console.file.getvalue()
+
+
+def test_ten_tasks_fit_80_columns_uncut():
+    evaluation = make_evaluation(412_300_000_000, dict.fromkeys(TEN, (0.5, 0.4)), step=98_300, n=1200)
+    text = printed(evaluation)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text
+    assert "quick at 412.3B tokens, step 98,300, 12.3 s" in text
+    lines = [line.split() for line in text.splitlines()]
+    first = [line[0] for line in lines if line and line[0] in [*TEN, "average"]]
+    assert first == [*TEN, "average"]
+
+
+def test_a_row_shows_accuracies_errors_the_better_form_and_the_signed_gap():
+    evaluation = make_evaluation(10**9, {"arc_easy": (0.5, 0.4)})
+    facts = evaluation.tasks["arc_easy"]
+    facts |= {"cf": 0.512, "mcf": 0.25, "gap": -0.262, "stderr_cf": 0.021, "stderr_mcf": 0.02, "stderr_gap": 0.031}
+    row = next(line for line in printed(evaluation).splitlines() if "arc_easy" in line)
+    assert row.split() == ["arc_easy", "60", "†", "51.2", "±", "2.1", "25.0", "±", "2.0", "−26.2", "±", "3.1"]
+    facts |= {"cf": 0.25, "mcf": 0.512, "gap": 0.262}
+    row = next(line for line in printed(evaluation).splitlines() if "arc_easy" in line)
+    assert row.split() == ["arc_easy", "60", "25.0", "±", "2.1", "†", "51.2", "±", "2.0", "+26.2", "±", "3.1"]
+
+
+def test_absent_values_are_dashes_with_the_reason_below():
+    evaluation = make_evaluation(10**9, {"arc_easy": (0.5, 0.4), "csqa": (0.5, 0.4)})
+    evaluation.problems["csqa"] = "mcf: 3 of 60 questions have NaN log-likelihoods, first 'a[b]'"
+    for name in ("cf", "mcf", "gap", "score"):
+        del evaluation.tasks["csqa"][name]
+    evaluation.metrics = {name: value for name, value in evaluation.metrics.items() if "average" not in name}
+    text = printed(evaluation)
+    assert next(line for line in text.splitlines() if "csqa" in line).split() == ["csqa", "60", "–", "–", "–"]
+    assert next(line for line in text.splitlines() if "average" in line).split() == ["average", "–", "–", "–"]
+    assert "csqa: mcf: 3 of 60 questions have NaN log-likelihoods, first 'a[b]'" in " ".join(text.split())
+    assert "average: absent unless every task has its value" in text
+
+
+def test_a_failed_evaluation_still_renders():
+    assert "evaluation: rank 0: out of memory" in printed(failed_evaluation(10**9))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1k"),
+        (2_500_000, "2.5M"),
+        (412_300_000_000, "412.3B"),
+        (960_000_000, "960M"),
+        (999_960_000, "1B"),
+        (100_000_000, "100M"),
+        (4_000_000_000_000, "4T"),
+    ],
+)
+def test_format_tokens(tokens, text):
+    assert format_tokens(tokens) == text
+
+
+def test_crossovers_in_words():
+    found = Crossover("tentative", 412_300_000_000, step=98_300)
+    assert (
+        crossover_line("arc_easy", found)
+        == "MCF overtook CF on arc_easy at 412.3B tokens (step 98,300), not yet confirmed"
+    )
+    curve = {"evaluated": np.array([10**9, 2 * 10**9]), "gap": np.array([-0.2, -0.125]), "stderr": np.ones(2)}
+    assert (
+        crossover_line("piqa", Crossover("not_reached", **curve))
+        == "not yet on piqa: MCF has not overtaken CF; the gap at 2B tokens is −12.5 points"
+    )
+    assert "from the first evaluation on" in crossover_line("piqa", Crossover("from_start"))
+    assert "is not now" in crossover_line("piqa", Crossover("reverted"))
+    assert "fewer than two" in crossover_line("piqa", Crossover("undecided"))
