@@ -1,0 +1,242 @@
+"""Monitor: schedule + suite + scoring + record, for any training loop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from olmes_monitor.errors import OLMESError, SetupError
+from olmes_monitor.record.evaluation import Evaluation, Point
+from olmes_monitor.record.loggers import Row, Sink, log_everywhere
+from olmes_monitor.record.store import Recorder, load_run
+from olmes_monitor.report.progress import show_progress
+from olmes_monitor.report.terminal import crossover_line, evaluation_table, format_tokens
+from olmes_monitor.schedule import Schedule
+from olmes_monitor.scoring.score import Scorer, versions
+from olmes_monitor.suite import Suite, load_suite
+
+logger = logging.getLogger("olmes_monitor")
+
+
+class Monitor:
+    """Asks the model a suite's questions at set token intervals, keeps the answers and logs the curves.
+
+    >>> with Monitor(model, tokenizer, every="1B", out="runs/x") as monitor:
+    ...     for batch in data:
+    ...         train_step(batch)
+    ...         monitor.step(tokens=batch.numel())
+
+    In a distributed job every rank makes the same calls; rank 0 alone writes and logs.
+
+    Logged: olmes/{cf,mcf,score,gap}/<task> and /average, olmes/stderr/{cf,mcf,gap}/<task>, olmes/tokens, olmes/step,
+    olmes/seconds (of the evaluation), olmes/overhead (its share of the wall time since the evaluation before).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        *,
+        every: int | float | str,
+        suite: Suite | str = "monitor",
+        tasks: Sequence[str] | str | None = None,
+        limit: int | None = None,
+        out: str | Path = ".",
+        log: Sink | Iterable[Sink] = (),
+        at_start: bool = True,
+        at_end: bool = True,
+        on_error: Literal["warn", "raise"] = "warn",
+        console: bool = True,
+        **scoring: Any,
+    ) -> None:
+        """
+        `every`: tokens between two evaluations ("500M", "1B", 2.5e9, an int). `suite`: "monitor", "quick", "standard" or a
+        Suite; `tasks` and `limit` choose among its tasks and cap the questions of each. `out`: the run's folder; the
+        record goes to `out`/olmes. `log`: called with each evaluation's row (name → value), or several such callables.
+        `on_error`: whether a failed evaluation is recorded and training goes on, or raises. `console`: print the tables.
+        `scoring`: bos, max_length, batch_tokens, formulations, context, as in Scorer.
+
+        Raises SetupError where something does not fit, DataError where the questions cannot be had, RecordError where
+        the folder cannot be written: on every rank, before training.
+        """
+        if on_error not in ("warn", "raise"):
+            raise SetupError(f'on_error takes "warn" or "raise", got {on_error!r}')
+        self.schedule = Schedule(every, at_start, at_end)  # type: ignore[arg-type]
+        self.on_error = on_error
+        self.sinks: list[Sink] = [log] if callable(log) else list(log)
+        if isinstance(suite, str):
+            suite = load_suite(suite, tasks=tasks, limit=limit)
+        elif tasks is not None or limit is not None:
+            raise SetupError("tasks and limit choose among a named suite's questions; build the Suite you want instead")
+        self.scorer = Scorer(model, tokenizer, suite, **scoring)
+        self.scorer.check()
+        self.ranks = self.scorer.ranks
+        self.main = self.ranks.rank == 0
+        self.tokens = 0
+        self.steps = 0
+        self._evaluated: int | None = None
+        self._since = time.monotonic()
+        self._console = _console() if console and self.main else None
+        self.out = Path(out)
+        self._recorder = self._on_main(lambda: Recorder(self.out / "olmes"), "opening the record")
+
+    def __enter__(self) -> Monitor:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is None:
+            self.finish()
+
+    def start(self) -> Evaluation | None:
+        """Say what an evaluation costs, and make the first one if this is the start of a run (0 tokens)."""
+        self._check_fingerprint()
+        self._say(self.describe())
+        self._since = time.monotonic()
+        return self.evaluate() if self.schedule.at_start and self.tokens == 0 else None
+
+    def step(self, tokens: int, step: int | None = None) -> Evaluation | None:
+        """Count one optimizer step, and evaluate if a boundary of the schedule was crossed.
+
+        `tokens`: what this rank fed in this step; the ranks' numbers are added up. `step`: the trainer's own count of
+        steps, if it has one. Returns the evaluation, if one was made and did not fail.
+        """
+        if tokens < 0:
+            raise SetupError(f"step(tokens=...) takes the tokens of one optimizer step, got {tokens}")
+        before = self.tokens
+        self.tokens += self.ranks.sum(int(tokens))
+        if self.tokens == 0:
+            raise SetupError(
+                "the first optimizer step was taken on an empty batch: no tokens were counted on any rank. If the batches are "
+                "not empty, say how many tokens a step has (step(tokens=...); OLMESCallback(tokens_per_step=...))"
+            )
+        self.steps = self.steps + 1 if step is None else step
+        return self.evaluate() if self.schedule.due(before, self.tokens) else None
+
+    def finish(self) -> Evaluation | None:
+        """Evaluate the end of training unless that point was evaluated, and say where the curves crossed."""
+        last = self.evaluate() if self.schedule.at_end and self.tokens != self._evaluated else None
+        if self.main:
+            self._say_crossings()
+        return last
+
+    def evaluate(self) -> Evaluation | None:
+        """Evaluate now. Returns None if it failed and on_error is "warn"."""
+        point = Point(tokens=self.tokens, step=self.steps, time=time.time())
+        title = f"OLMES at {format_tokens(point.tokens)} tokens"
+        self._evaluated = point.tokens
+        started = time.monotonic()
+        try:
+            with show_progress(self._console, title) as progress:
+                evaluation = self.scorer.evaluate(point, progress)
+        except OLMESError as error:
+            evaluation = self._failed(point, error)
+        finished = time.monotonic()
+        evaluation.cost["overhead"] = (finished - started) / max(finished - self._since, 1e-9)
+        self._since = finished
+        self._on_main(lambda: self._keep(evaluation), "recording the evaluation")
+        if evaluation.scores is None and self.on_error == "raise":
+            raise OLMESError(evaluation.problems["evaluation"])
+        return evaluation if evaluation.scores is not None else None
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint must hold for the token axis to go on after a resume."""
+        return {
+            "tokens": self.tokens,
+            "step": self.steps,
+            "evaluated": -1 if self._evaluated is None else self._evaluated,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Inverse of state_dict; called before `start`."""
+        self.tokens, self.steps = int(state["tokens"]), int(state["step"])
+        evaluated = int(state.get("evaluated", -1))
+        self._evaluated = None if evaluated < 0 else evaluated
+
+    def describe(self) -> str:
+        """One line: what is asked, how often, and what it costs."""
+        suite, scorer = self.scorer.suite, self.scorer
+        questions = sum(len(task.questions) for task in suite.tasks.values())
+        tokens = sum(batch.tokens for job in scorer.jobs for batch in job.batches) * self.ranks.size
+        return (
+            f"olmes_monitor: suite {suite.name} ({suite.fingerprint}): {len(suite.tasks)} tasks, {questions:,} questions, "
+            f"{scorer.requests:,} requests, about {format_tokens(tokens)} tokens forwarded by an evaluation every "
+            f"{format_tokens(self.schedule.every)} tokens; record in {self.out / 'olmes'}"
+        )
+
+    def _failed(self, point: Point, error: OLMESError) -> Evaluation:
+        logger.warning("the evaluation at %s tokens is missing: %s", f"{point.tokens:,}", error)
+        suite = self.scorer.suite
+        problems = {"evaluation": str(error)}
+        return Evaluation(point, suite.name, suite.fingerprint, None, problems=problems, versions=versions())
+
+    def _keep(self, evaluation: Evaluation) -> None:
+        """Record and log; rank 0 only."""
+        assert self._recorder is not None
+        self._recorder.write(evaluation)
+        if evaluation.scores is not None:
+            log_everywhere(self.sinks, row_of(evaluation))
+        if self._console is not None:
+            self._console.print(evaluation_table(evaluation))
+
+    def _check_fingerprint(self) -> None:
+        """A curve that goes on must go on with the same questions."""
+
+        def check() -> None:
+            record = self.out / "olmes" / "evaluations.jsonl"
+            if self.tokens == 0 or not record.exists():
+                return
+            for old in load_run(record).evaluations:
+                if old.point.tokens < self.tokens and old.fingerprint != self.scorer.suite.fingerprint:
+                    raise SetupError(
+                        f"{record} holds suite {old.suite} ({old.fingerprint}), this run asks {self.scorer.suite.name} "
+                        f"({self.scorer.suite.fingerprint}); one curve has one suite: ask the same, or give another out="
+                    )
+
+        self._on_main(check, "checking the record")
+
+    def _on_main(self, action: Callable[[], Any], what: str) -> Any:
+        """Do something on rank 0; if it fails there, every rank raises the same error."""
+        error: Exception | None = None
+        result = None
+        if self.main:
+            try:
+                result = action()
+            except Exception as failure:
+                error = failure
+        if error is not None and self.ranks.size == 1:
+            raise error
+        self.ranks.agree(error, what)
+        return result
+
+    def _say_crossings(self) -> None:
+        if self._console is None:
+            return
+        for task, crossover in load_run(self.out).crossovers().items():
+            self._console.print(crossover_line(task, crossover), highlight=False)
+
+    def _say(self, line: str) -> None:
+        if self._console is not None:
+            self._console.print(line, highlight=False)
+
+
+def row_of(evaluation: Evaluation) -> Row:
+    """The row that trackers get: the metrics, and where training stood."""
+    return {
+        **evaluation.metrics,
+        "olmes/tokens": evaluation.point.tokens,
+        "olmes/step": evaluation.point.step,
+        "olmes/seconds": evaluation.cost["seconds"],
+        "olmes/overhead": evaluation.cost["overhead"],
+    }
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()

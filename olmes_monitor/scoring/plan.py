@@ -1,0 +1,120 @@
+"""Which rows are forwarded, in which batches: the plain plan (one row per distinct prompt).
+
+A request needs the model's outputs at the positions before each of its continuation's tokens, so its input is its ids
+without the last one. Requests whose inputs are equal, or one a prefix of the other, share a row (attention is causal: what
+stands to the right of a position cannot reach it). The labels of a multiple-choice question thus cost one row together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from olmes_monitor.scoring.encode import Encoded
+
+LENGTH_STEP = 16
+"""Row lengths are rounded up to a multiple of this, so that kernels and compilers meet few shapes."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One forward call, and where its answers lie."""
+
+    ids: np.ndarray
+    """int64 (rows, length), right-padded with 0; padding is never read, and cannot reach what is."""
+    row: np.ndarray
+    """int64 (reads,): row of each position that is read."""
+    position: np.ndarray
+    """int64 (reads,): position in the row whose output predicts the target. (row, position) pairs are distinct."""
+    read: np.ndarray
+    """int64 (targets,), ascending: which read each target uses."""
+    target: np.ndarray
+    """int64 (targets,): token id asked for."""
+    request: np.ndarray
+    """int64 (targets,): index of the request each target belongs to."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens forwarded, padding included."""
+        return int(self.ids.size)
+
+
+def plan(requests: Sequence[Encoded], batch_tokens: int, max_length: int) -> list[Batch]:
+    """Batches of at most `batch_tokens` tokens each (a longer row goes alone), longest rows first.
+
+    Rows are padded to a multiple of LENGTH_STEP, never beyond `max_length`: a model may have no position for more.
+    Deterministic: a function of the arguments alone.
+    """
+
+    def padded(length: int) -> int:
+        return max(length, min(-(-length // LENGTH_STEP) * LENGTH_STEP, max_length))
+
+    row_of, rows = share_rows(requests)
+    # Longest first: if memory does not suffice, it shows in the first batch and not in the last.
+    order = sorted(range(len(rows)), key=lambda row: (-len(rows[row]), row))
+    members: list[list[int]] = [[] for _ in rows]
+    for request, row in enumerate(row_of):
+        members[row].append(request)
+    batches: list[Batch] = []
+    chosen: list[int] = []
+    length = 0
+    for row in order:
+        if chosen and length * (len(chosen) + 1) > batch_tokens:
+            batches.append(_batch(requests, rows, members, chosen, length))
+            chosen = []
+        if not chosen:
+            length = padded(len(rows[row]))
+        chosen.append(row)
+    if chosen:
+        batches.append(_batch(requests, rows, members, chosen, length))
+    return batches
+
+
+def share_rows(requests: Sequence[Encoded]) -> tuple[list[int], list[np.ndarray]]:
+    """For each request the index of its row, and the distinct rows: no row is a prefix of another."""
+    # Big-endian bytes sort as the token lists do, and byte prefixes are token prefixes (all ids have the same width).
+    keys = [request.ids[:-1].astype(">u4").tobytes() for request in requests]
+    row_of = [0] * len(requests)
+    rows: list[np.ndarray] = []
+    longest = b""
+    # In descending order a key's extensions come just before it.
+    for index in sorted(range(len(keys)), key=lambda index: keys[index], reverse=True):
+        if not rows or not longest.startswith(keys[index]):
+            longest = keys[index]
+            rows.append(requests[index].ids[:-1])
+        row_of[index] = len(rows) - 1
+    return row_of, rows
+
+
+def _batch(
+    requests: Sequence[Encoded],
+    rows: Sequence[np.ndarray],
+    members: Sequence[Sequence[int]],
+    chosen: Sequence[int],
+    length: int,
+) -> Batch:
+    ids = np.zeros((len(chosen), length), dtype=np.int64)
+    row, position, target, owner = [], [], [], []
+    for place, index in enumerate(chosen):
+        ids[place, : len(rows[index])] = rows[index]
+        for request in members[index]:
+            asked = requests[request]
+            count = len(asked.ids) - asked.start
+            row.append(np.full(count, place))
+            position.append(np.arange(asked.start - 1, len(asked.ids) - 1))
+            target.append(asked.ids[asked.start :])
+            owner.append(np.full(count, request))
+    # A position that several targets need (four labels, say) is read once.
+    flat = np.concatenate(row) * ids.shape[1] + np.concatenate(position)
+    distinct, read = np.unique(flat, return_inverse=True)
+    order = np.argsort(read, kind="stable")
+    return Batch(
+        ids=ids,
+        row=distinct // ids.shape[1],
+        position=distinct % ids.shape[1],
+        read=read[order].astype(np.int64),
+        target=np.concatenate(target)[order].astype(np.int64),
+        request=np.concatenate(owner)[order].astype(np.int64),
+    )
