@@ -24,7 +24,7 @@ def predict(scores: ArrayLike, offsets: ArrayLike) -> NDArray[np.int64]:
     neither does the first of many impossible choices.
     Raises ValueError if the offsets do not cut the scores into questions of at least one choice.
     """
-    scores, offsets = _checked(scores, offsets)
+    scores, offsets = checked(scores, offsets)
     if len(offsets) == 1:
         return np.empty(0, dtype=np.int64)
     starts, sizes = offsets[:-1], np.diff(offsets)
@@ -37,7 +37,7 @@ def predict(scores: ArrayLike, offsets: ArrayLike) -> NDArray[np.int64]:
 
 def count_ties(scores: ArrayLike, offsets: ArrayLike) -> int:
     """Number of questions whose best score is shared by several choices; undefined questions are not counted."""
-    scores, offsets = _checked(scores, offsets)
+    scores, offsets = checked(scores, offsets)
     if len(offsets) == 1:
         return 0
     best = np.maximum.reduceat(scores, offsets[:-1])
@@ -142,7 +142,11 @@ def _codes(labels: ArrayLike | None, questions: int, name: str) -> NDArray[np.in
     return np.unique(array.astype(str) if array.dtype == object else array, return_inverse=True)[1]
 
 
-def _checked(scores: Any, offsets: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def checked(scores: Any, offsets: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Both as arrays, float64 (choices,) and int64 (questions + 1,).
+
+    Raises ValueError if the offsets do not cut the scores into questions of at least one choice.
+    """
     scores, offsets = np.asarray(scores, dtype=np.float64), np.asarray(offsets, dtype=np.int64)
     if scores.ndim != 1 or offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or offsets[-1] != len(scores):
         raise ValueError(f"offsets must run from 0 to the number of scores ({scores.shape}), in one dimension")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from olmes_monitor.measure.accuracy import correct, count_ties, predict
-from olmes_monitor.measure.normalize import normalize
+from olmes_monitor.measure.normalize import NEEDS, NORMALIZATIONS, Normalization, normalize
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +41,12 @@ class Choices:
         """Number of questions."""
         return len(self.gold)
 
+    @property
+    def normalizations(self) -> tuple[Normalization, ...]:
+        """The kinds by which these cloze choices can be scored: those whose inputs were asked."""
+        known = {*self.columns, "offsets"} if "cf" in self.columns else set()
+        return tuple(kind for kind in NORMALIZATIONS if known.issuperset({"cf", *NEEDS[kind]}))
+
     def scores(self, formulation: str, normalization: str) -> NDArray[np.float64]:
         """What the choices are ranked by, (choices,): normalized for cf, the labels' bare log-likelihood for mcf.
 
@@ -49,8 +55,8 @@ class Choices:
         if formulation == "mcf":
             return self.columns["mcf"]
         unknown = np.full(self.offsets[-1], np.nan)
-        lengths = {name: self.columns.get(name, unknown) for name in ("tokens", "chars", "bytes", "unconditional")}
-        return normalize(self.columns["cf"], normalization, **lengths)
+        inputs = {name: self.columns.get(name, unknown) for name in ("tokens", "chars", "bytes", "unconditional")}
+        return normalize(self.columns["cf"], normalization, **inputs, offsets=self.offsets)
 
     def correct(self, formulation: str, normalization: str) -> NDArray[np.float64]:
         """1, 0 or NaN (undefined) for each question, (questions,)."""
