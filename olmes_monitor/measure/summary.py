@@ -1,7 +1,8 @@
-"""An evaluation's log-likelihoods → what is logged and what is kept about each task."""
+"""An evaluation's log-likelihoods → what is logged and what is kept about each task (defined in reference.py)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,18 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from olmes_monitor.measure import floors
-from olmes_monitor.measure.accuracy import UNDEFINED, mean, predict, stderr
+from olmes_monitor.measure.accuracy import UNDEFINED, correct, mean, predict, stderr
+from olmes_monitor.measure.bias import label_bias, length_bias
 from olmes_monitor.measure.choices import Choices, read_choices
-from olmes_monitor.measure.normalize import NORMALIZATIONS
+from olmes_monitor.measure.domains import domains_of
+from olmes_monitor.measure.normalize import NORMALIZATIONS, length_slope
+from olmes_monitor.measure.signals import bits_per_byte, gold_probability, label_mass
 from olmes_monitor.suite.question import FORMULATIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Codes = NDArray[np.int64] | None
+"""(questions,) a number for each subject; None where there is no more than one."""
+
 _LOGGED = {"cf": "cf", "mcf": "mcf", "score": "score", "gap": "gap"} | {
     f"stderr_{name}": f"stderr/{name}" for name in ("cf", "mcf", "gap")
 }
 """Key in a task's dict → the middle of its logged name."""
+
+TINY = 0.01
+"""Label mass below which a warning is due. A model that has learned to continue the pattern of five shots puts most of
+its mass on the labels; one that never learned anything 4/50,000 ≈ 1e-4. Below a hundredth the labels are ranked in the
+tail of a distribution over other answers: right for a young model, and for a grown one a sign of wrong label tokens."""
 
 
 def summarize(
@@ -29,9 +41,7 @@ def summarize(
     """(tasks, metrics, problems) of one evaluation's table of scores (columns: record/evaluation.py).
 
     normalization: task → the kind its cloze choices are ranked by.
-    tasks[t]: n, normalization, chance, floor, pick_longest, pick_shortest; where asked cf, mcf, their stderr_, ties_
-    and label_mass; where both were asked score, best, gap, stderr_gap; cf_by_normalization: CF by the other kinds;
-    micro: averages over questions, where the headline is over subjects.
+    tasks: task → its facts, as reference.FACTS names and defines them; a fact without an honest value is absent.
     metrics: `olmes/{cf,mcf,score,gap}/<task>`, `olmes/stderr/{cf,mcf,gap}/<task>`, and the same for `average`, the
     plain mean over the table's tasks; absent unless every task has its value, since a mean over fewer would jump.
     problems: task → why its metrics are absent. A formulation that was not asked is no problem.
@@ -44,24 +54,25 @@ def summarize(
     for task, choices in read_choices(scores).items():
         if task not in normalization:
             raise ValueError(f"no normalization given for task {task!r}")
-        kind = normalization[task]
-        tasks[task] = _known_beforehand(choices, kind)
+        kind, subjects = normalization[task], _codes(choices)
+        tasks[task] = _known_beforehand(choices, kind, subjects)
         if problem := _undefined(choices, kind):
             problems[task] = problem
         else:
-            tasks[task] |= _measured(choices, kind)
+            tasks[task] |= _measured(choices, kind, subjects)
         metrics |= _metrics(task, tasks[task])
     return tasks, metrics | _metrics("average", _average(tasks)), problems
 
 
-def _subjects(choices: Choices) -> Any:
-    """Labels for a macro average, None if the task has no more than one subject."""
-    return choices.subjects if len(set(choices.subjects.tolist())) > 1 else None
+def _codes(choices: Choices) -> Codes:
+    names = choices.subjects.tolist()
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names], dtype=np.int64) if len(numbers) > 1 else None
 
 
-def _known_beforehand(choices: Choices, kind: str) -> dict[str, Any]:
+def _known_beforehand(choices: Choices, kind: str, subjects: Codes) -> dict[str, Any]:
     """What follows from the questions alone."""
-    sizes, subjects = np.diff(choices.offsets), _subjects(choices)
+    sizes = np.diff(choices.offsets)
     facts: dict[str, Any] = {
         "n": choices.n,
         "normalization": kind,
@@ -80,8 +91,9 @@ def _undefined(choices: Choices, kind: str) -> str | None:
     for formulation in FORMULATIONS:
         if formulation not in choices.columns:
             continue
-        if formulation == "cf" and kind == "pmi" and "unconditional" not in choices.columns:
-            return "cf: normalization 'pmi' needs unconditional log-likelihoods, and none were asked"
+        if formulation == "cf" and kind in NORMALIZATIONS and kind not in choices.normalizations:
+            needed = "unconditional log-likelihoods" if "pmi" in kind else "the choices' lengths"
+            return f"cf: normalization {kind!r} needs {needed}, and none were asked"
         missing = predict(choices.scores(formulation, kind), choices.offsets) == UNDEFINED
         if missing.any():
             first = choices.ids[np.argmax(missing)]
@@ -89,34 +101,85 @@ def _undefined(choices: Choices, kind: str) -> str | None:
     return None
 
 
-def _measured(choices: Choices, kind: str) -> dict[str, Any]:
-    """Accuracies of a task all of whose questions are defined."""
-    subjects = _subjects(choices)
+def _measured(choices: Choices, kind: str, subjects: Codes) -> dict[str, Any]:
+    """The facts of a task all of whose questions are defined."""
     asked = [formulation for formulation in FORMULATIONS if formulation in choices.columns]
     right: dict[str, NDArray[np.float64]] = {formulation: choices.correct(formulation, kind) for formulation in asked}
     if len(asked) == 2:
         right["gap"] = right["mcf"] - right["cf"]  # question by question, so its standard error is paired
-    facts: dict[str, Any] = {name: float(mean(values, subjects)) for name, values in right.items()}
-    facts |= {f"stderr_{name}": float(stderr(values, subjects)) for name, values in right.items()}
+    facts: dict[str, Any] = _averages(right, subjects)
     facts |= {f"ties_{formulation}": choices.ties(formulation, kind) for formulation in asked}
     if len(asked) == 2:
         facts["best"] = "mcf" if facts["mcf"] > facts["cf"] else "cf"
         facts["score"] = facts[facts["best"]]
-    if "cf" in asked:
-        facts["cf_by_normalization"] = _by_normalization(choices, kind)
-    if "mcf" in asked:
-        facts["label_mass"] = float(np.exp(choices.columns["mcf"]).sum() / choices.n)
     if subjects is not None:
-        facts["micro"] = {name: float(mean(values)) for name, values in right.items()}
-        facts["micro"] |= {f"stderr_{name}": float(stderr(values)) for name, values in right.items()}
-    return {name: value for name, value in facts.items() if not (isinstance(value, float) and np.isnan(value))}
+        facts["micro"] = _averages(right, None)
+        if domains := domains_of(choices.subjects.tolist()):
+            facts["domains"] = _by_domain(right, subjects, np.array(domains))
+    if "cf" in asked:
+        facts |= _cloze(choices, subjects)
+    if "mcf" in asked:
+        facts |= _labels(choices, subjects)
+    return facts
 
 
-def _by_normalization(choices: Choices, kind: str) -> dict[str, float]:
-    """CF accuracy under every kind but the task's own that the columns allow."""
-    others = [other for other in NORMALIZATIONS if other != kind]
-    accuracies = {other: float(mean(choices.correct("cf", other), _subjects(choices))) for other in others}
-    return {other: accuracy for other, accuracy in accuracies.items() if not np.isnan(accuracy)}
+def _averages(values: Mapping[str, NDArray[np.float64]], subjects: Codes) -> dict[str, float]:
+    """Each mean under its name and its standard error under stderr_<name>; what is not finite is left out."""
+    array = np.stack(list(values.values()))
+    facts = dict(zip(values, mean(array, subjects).tolist(), strict=True))
+    facts |= {f"stderr_{name}": error for name, error in zip(values, stderr(array, subjects).tolist(), strict=True)}
+    return {name: value for name, value in facts.items() if math.isfinite(value)}
+
+
+def _by_domain(
+    right: Mapping[str, NDArray[np.float64]], subjects: NDArray[np.int64], domains: NDArray[np.str_]
+) -> dict[str, dict[str, float]]:
+    """Domain → n and the averages of its subjects, over subjects like the headline."""
+    found = {}
+    for domain in np.unique(domains).tolist():
+        inside = domains == domain
+        averages = _averages({name: values[inside] for name, values in right.items()}, subjects[inside])
+        found[domain] = {"n": int(inside.sum()), **averages}
+    return found
+
+
+def _cloze(choices: Choices, subjects: Codes) -> dict[str, Any]:
+    """What CF's log-likelihoods give beyond the headline: the other normalizations, length bias, smooth signals."""
+    cf, offsets, gold = choices.columns["cf"], choices.offsets, choices.gold
+    scores = {kind: choices.scores("cf", kind) for kind in choices.normalizations}
+    right = np.stack([correct(predict(values, offsets), gold) for values in scores.values()])
+    by_kind = zip(scores, mean(right, subjects).tolist(), strict=True)
+    facts: dict[str, Any] = {"cf_by_normalization": {kind: cf for kind, cf in by_kind if math.isfinite(cf)}}
+    signals = {"gold_probability_cf": gold_probability(cf, offsets, gold)}
+    lengths = choices.columns.get("bytes")
+    if lengths is not None:
+        signals["bits_per_byte"] = bits_per_byte(cf, lengths, offsets, gold)
+        biases = {kind: length_bias(values, lengths, offsets) for kind, values in scores.items()}
+        facts["length_bias"] = {
+            "tau": {kind: tau for kind, (tau, _) in biases.items() if math.isfinite(tau)},
+            "undefined": {kind: undefined for kind, (_, undefined) in biases.items()},
+            "slope": length_slope(cf, lengths, offsets),
+        }
+    return facts | _means(signals, subjects)
+
+
+def _labels(choices: Choices, subjects: Codes) -> dict[str, Any]:
+    """What MCF's log-likelihoods give beyond the headline: smooth signal, label mass and its warning, label bias."""
+    mcf, offsets, gold = choices.columns["mcf"], choices.offsets, choices.gold
+    signals = {"gold_probability_mcf": gold_probability(mcf, offsets, gold), "label_mass": label_mass(mcf, offsets)}
+    facts: dict[str, Any] = _means(signals, subjects)
+    facts["label_bias"] = label_bias(predict(mcf, offsets), gold, int(np.diff(offsets).max()))
+    if facts["label_mass"] < TINY:
+        facts["warnings"] = [
+            f"label mass {facts['label_mass']:.1g}, normal only early in training: the labels may be tokenized "
+            "differently from what the model expects (an untrained model with 50k tokens has about 1e-4)"
+        ]
+    return facts
+
+
+def _means(values: Mapping[str, NDArray[np.float64]], subjects: Codes) -> dict[str, float]:
+    means = zip(values, mean(np.stack(list(values.values())), subjects).tolist(), strict=True)
+    return {name: value for name, value in means if math.isfinite(value)}
 
 
 def _average(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

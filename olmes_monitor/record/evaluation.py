@@ -53,7 +53,7 @@ class Evaluation:
     metrics: dict[str, float] = field(default_factory=dict)
     """The logged names and their values; a metric without an honest value is absent."""
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Per task: n, cf, mcf, score, gap and their standard errors, normalization, floors, ties, truncation."""
+    """Task → its facts, as measure/reference.py defines them, and how its questions were encoded."""
     problems: dict[str, str] = field(default_factory=dict)
     """Task (or "evaluation") → why its metrics are absent."""
     cost: dict[str, float] = field(default_factory=dict)

@@ -106,6 +106,53 @@ def test_macro_standard_error_agrees_with_a_bootstrap_within_subjects():
     assert stderr(values, subjects) == pytest.approx(np.std(macro), rel=0.1)
 
 
+def bootstrap(values, strata, statistic, draws=4000):
+    """Standard deviation of statistic over draws with replacement within each stratum; values: (…, questions)."""
+    random = np.random.default_rng(8)
+    members = [np.flatnonzero(strata == stratum) for stratum in np.unique(strata)]
+    found = [
+        statistic(values[..., np.concatenate([random.choice(inside, len(inside)) for inside in members])])
+        for _ in range(draws)
+    ]
+    return np.std(found)
+
+
+def test_binomial_standard_error_agrees_with_a_bootstrap():
+    values = np.array([1.0] * 120 + [0.0] * 180)
+    assert stderr(values) == pytest.approx(bootstrap(values, np.zeros(300), np.mean), rel=0.1)
+
+
+def correlated(n, random, level=0.5, gap=0.1):
+    """(cf, mcf) of n questions, both right on the easy ones: (2, questions)."""
+    ease, noise = random.random(n), random.normal(0, 0.1, (2, n))
+    return np.stack([ease + noise[0] < level, ease + noise[1] < level + gap]).astype(float)
+
+
+def test_paired_macro_gap_error_agrees_with_a_bootstrap_over_questions():
+    random = np.random.default_rng(4)
+    subjects = np.repeat(np.arange(10), random.integers(20, 60, 10))
+    cf, mcf = both = correlated(len(subjects), random)
+
+    def gap(drawn):  # questions are drawn within subjects, so the order of subjects stays
+        return mean(drawn[1], subjects) - mean(drawn[0], subjects)
+
+    paired = stderr(mcf - cf, subjects)
+    assert paired == pytest.approx(bootstrap(both, subjects, gap), rel=0.1)
+    assert paired < 0.8 * np.hypot(stderr(cf, subjects), stderr(mcf, subjects))
+
+
+def test_ten_task_average_error_agrees_with_a_bootstrap():
+    """Nine tasks of different sizes and levels and one with subjects, as the suite has them."""
+    random = np.random.default_rng(6)
+    sizes = [100, 60, 100, 120, 100, 50, 100, 80, 120]
+    tasks = np.concatenate([np.repeat(np.arange(9), sizes), np.full(300, 9)])
+    subjects = np.concatenate([np.zeros(sum(sizes), dtype=int), np.repeat(np.arange(1, 13), 25)])
+    levels = random.uniform(0.25, 0.9, 10)[tasks]
+    values = (random.random(len(tasks)) < levels).astype(float)
+    found = bootstrap(values, 100 * tasks + subjects, lambda drawn: mean(drawn, subjects, tasks), draws=1500)
+    assert stderr(values, subjects, tasks) == pytest.approx(found, rel=0.1)
+
+
 def test_the_average_of_tasks_is_the_average_of_their_averages():
     values = np.array([1, 0, 1, 1, 0, 1, 1, 0, 0, 1, 1, 1], dtype=float)
     tasks = np.array(["x"] * 6 + ["y"] * 6)
