@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AVERAGE = "average"
+SIGNALS = ("gold_probability_cf", "gold_probability_mcf", "bits_per_byte")
+"""Facts that move before accuracy does; not logged, but columns of `Run.frame`."""
 
 
 class Correct(NamedTuple):
@@ -96,12 +98,12 @@ class Run:
     def frame(self) -> pd.DataFrame:
         """One row per evaluation and task, and one for task "average"; a value that is absent is NaN.
 
-        Columns: tokens, step, task, n, cf, mcf, score, gap, stderr_cf, stderr_mcf, stderr_gap, floor. A failed
-        evaluation has no rows.
+        Columns: tokens, step, task, n, cf, mcf, score, gap, stderr_cf, stderr_mcf, stderr_gap, floor,
+        gold_probability_cf, gold_probability_mcf, bits_per_byte. A failed evaluation has no rows.
         """
         import pandas as pd
 
-        numbers = ["cf", "mcf", "score", "gap", "stderr_cf", "stderr_mcf", "stderr_gap", "floor"]
+        numbers = ["cf", "mcf", "score", "gap", "stderr_cf", "stderr_mcf", "stderr_gap", "floor", *SIGNALS]
         rows = [
             {"tokens": evaluation.point.tokens, "step": evaluation.point.step, "task": task, **facts}
             for evaluation in self.evaluations
@@ -187,13 +189,15 @@ class Run:
 
 
 def average_facts(evaluation: Evaluation) -> dict[str, float]:
-    """The averages an evaluation logged, under the names a task's facts have; a mean floor if every task has one."""
+    """The averages an evaluation logged, under the names a task's facts have; the mean floor and the mean of each
+    signal if every task has it."""
     names = {"cf", "mcf", "score", "gap"} | {f"stderr_{name}" for name in ("cf", "mcf", "gap")}
     logged = {name: f"olmes/{name.replace('stderr_', 'stderr/')}/{AVERAGE}" for name in names}
     facts = {name: evaluation.metrics[key] for name, key in logged.items() if key in evaluation.metrics}
-    floors = [task["floor"] for task in evaluation.tasks.values() if "floor" in task]
-    if facts and len(floors) == len(evaluation.tasks):
-        facts["floor"] = float(np.mean(floors))
+    for name in ("floor", *SIGNALS) if facts else ():
+        values = [task[name] for task in evaluation.tasks.values() if name in task]
+        if len(values) == len(evaluation.tasks):
+            facts[name] = float(np.mean(values))
     return facts
 
 

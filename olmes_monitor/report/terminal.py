@@ -22,23 +22,23 @@ BETTER = "†"
 def evaluation_table(evaluation: Evaluation) -> Table:
     """One row a task and the average last: CF, MCF and their gap in percent, each ± its standard error.
 
-    † stands at the better formulation; a value that is absent is –, with the reason below the table. The gap's sign
-    is a character and a colour, so nothing is lost without colour. Fits 80 columns.
+    † stands at the better formulation; a value that is absent is –, with the reason below the table, and under that
+    one line of warnings. The gap's sign is a character and a colour, so nothing is lost without colour. Fits 80 columns.
     """
     from rich import box
     from rich.table import Table
 
-    reasons = _reasons(evaluation)
+    notes = _notes(evaluation)
     point, seconds = evaluation.point, evaluation.cost.get("seconds")
     title = f"{evaluation.suite} at {format_tokens(point.tokens)} tokens, step {point.step:,}"
     table = Table(
         title=title if seconds is None else f"{title}, {seconds:.1f} s",
-        caption=reasons,
+        caption=notes,
         caption_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
         padding=(0, 1),
-        min_width=72 if reasons else None,  # the reasons wrap at the table's width
+        min_width=76 if notes else None,  # the notes wrap at the table's width
     )
     table.add_column("task", no_wrap=True)
     for name in ("n", "CF", "MCF", "gap"):
@@ -73,10 +73,14 @@ def _gap(facts: Mapping[str, Any]) -> str:
     return f"[green]{text}[/green]" if facts["gap"] > 0 else f"[red]{text.replace('-', '−')}[/red]"
 
 
-def _reasons(evaluation: Evaluation) -> str | None:
-    """Why values are absent, a line each."""
+def _notes(evaluation: Evaluation) -> str | None:
+    """Why values are absent, a line each, and what to be wary of, in one."""
     from rich.markup import escape
 
+    return escape("\n".join([*_reasons(evaluation), *_warnings(evaluation)])) or None
+
+
+def _reasons(evaluation: Evaluation) -> list[str]:
     lines = [f"{task}: {problem}" for task, problem in evaluation.problems.items()]
     for formulation in ("cf", "mcf"):
         unasked = [task for task, facts in evaluation.tasks.items() if formulation not in facts]
@@ -84,4 +88,14 @@ def _reasons(evaluation: Evaluation) -> str | None:
             lines.append(f"{formulation.upper()} was not asked: {', '.join(unasked)}")
     if len(evaluation.tasks) > 1 and not average_facts(evaluation):
         lines.append("average: absent unless every task has its value")
-    return escape("\n".join(lines)) or None
+    return lines
+
+
+def _warnings(evaluation: Evaluation) -> list[str]:
+    """The first warning's finding, and how many more tasks have one; the record has them in full."""
+    found = {task: facts["warnings"] for task, facts in evaluation.tasks.items() if facts.get("warnings")}
+    if not found:
+        return []
+    task, warnings = next(iter(found.items()))
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return [f"! {task}{more}: {warnings[0].split(': ')[0]}"]

@@ -39,6 +39,13 @@ def test_frame_has_a_row_for_each_evaluation_and_task(run):
     assert frame["floor"].notna().all()
 
 
+def test_frame_has_the_smooth_signals_and_their_means(run):
+    frame, first = run.frame().set_index("task"), run.evaluations[0].tasks
+    for name in ("gold_probability_cf", "gold_probability_mcf", "bits_per_byte"):
+        values = [first[task][name] for task in ("arc_easy", "csqa", "mmlu")]
+        assert frame.query("tokens == 10**9")[name].tolist() == pytest.approx([*values, np.mean(values)])
+
+
 def test_correct_agrees_with_the_logged_metrics(run):
     for task in ("arc_easy", "csqa", "mmlu"):
         right = run.correct(task)

@@ -63,6 +63,18 @@ def test_absent_values_are_dashes_with_the_reason_below():
     assert "average: absent unless every task has its value" in text
 
 
+def test_warnings_take_one_line_whatever_their_number():
+    evaluation = make_evaluation(10**9, dict.fromkeys(TEN, (0.5, 0.4)))
+    assert "!" not in printed(evaluation)
+    for facts in evaluation.tasks.values():
+        facts["warnings"] = ["label mass 0.0001, normal only early in training: the labels may be tokenized otherwise"]
+    lines = printed(evaluation).splitlines()
+    noted = [line.strip() for line in lines if "label mass" in line]
+    assert noted == ["! arc_challenge and 9 more: label mass 0.0001, normal only early in training"]
+    assert lines.index(next(line for line in lines if "label mass" in line)) == len(lines) - 1
+    assert max(len(line) for line in lines) <= 80
+
+
 def test_a_failed_evaluation_still_renders():
     assert "evaluation: rank 0: out of memory" in printed(failed_evaluation(10**9))
 
