@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,9 @@ BETTER = "†"
 def evaluation_table(evaluation: Evaluation) -> Table:
     """One row a task and the average last: CF, MCF and their gap in percent, each ± its standard error.
 
-    † stands at the better formulation; a value that is absent is –, with the reason below the table, and under that
-    one line of warnings. The gap's sign is a character and a colour, so nothing is lost without colour. Fits 80 columns.
+    † stands at the better formulation; below the table stand the OLMES score (the average of those), why values are
+    absent (–), and one line of warnings. The gap's sign is a character and a colour, so nothing is lost without
+    colour. Fits 80 columns.
     """
     from rich import box
     from rich.table import Table
@@ -74,10 +76,21 @@ def _gap(facts: Mapping[str, Any]) -> str:
 
 
 def _notes(evaluation: Evaluation) -> str | None:
-    """Why values are absent, a line each, and what to be wary of, in one."""
+    """The OLMES score, why values are absent, a line each, and what to be wary of, in one."""
     from rich.markup import escape
 
-    return escape("\n".join([*_reasons(evaluation), *_warnings(evaluation)])) or None
+    return escape("\n".join([*_score(evaluation), *_reasons(evaluation), *_warnings(evaluation)])) or None
+
+
+def _score(evaluation: Evaluation) -> list[str]:
+    """The suite's OLMES score; its error is that of the marked forms, as if they had been chosen beforehand."""
+    tasks, averages = evaluation.tasks.values(), average_facts(evaluation)
+    if len(tasks) < 2 or "score" not in averages:
+        return []
+    errors = [facts[f"stderr_{facts['best']}"] for facts in tasks if f"stderr_{facts['best']}" in facts]
+    if len(errors) == len(tasks):
+        averages["stderr_score"] = math.hypot(*errors) / len(errors)
+    return [f"OLMES score, the average of each task's {BETTER}: {_value(averages, 'score')}"]
 
 
 def _reasons(evaluation: Evaluation) -> list[str]:

@@ -63,6 +63,16 @@ def test_absent_values_are_dashes_with_the_reason_below():
     assert "average: absent unless every task has its value" in text
 
 
+def test_the_olmes_score_is_the_average_of_the_marked_values():
+    evaluation = make_evaluation(10**9, {"arc_easy": (0.5, 0.4), "csqa": (0.2, 0.8)})
+    easy, csqa = evaluation.tasks.values()
+    assert (easy["best"], csqa["best"]) == ("cf", "mcf")
+    error = np.hypot(easy["stderr_cf"], csqa["stderr_mcf"]) / 2
+    expected = f"OLMES score, the average of each task's †: {50 * (easy['cf'] + csqa['mcf']):.1f} ± {100 * error:.1f}"
+    assert expected in printed(evaluation)
+    assert "OLMES score" not in printed(make_evaluation(10**9, {"arc_easy": (0.5, 0.4)}))
+
+
 def test_warnings_take_one_line_whatever_their_number():
     evaluation = make_evaluation(10**9, dict.fromkeys(TEN, (0.5, 0.4)))
     assert "!" not in printed(evaluation)
