@@ -1,22 +1,27 @@
 """From requests to token ids: joint encoding, at most one BOS, whole shots dropped where a prompt is too long.
 
-The one policy: the ids of a request are those of its text, context and continuation encoded together. The continuation starts
-at the first token that holds any of its characters. Where a token spans the boundary, that token is thus scored as a
-part of the continuation (and the request is counted in `EncodedTask.spanning`); no request is ever left with no tokens.
+The one policy: the ids of a request are those of its text, context and continuation encoded together. The continuation
+starts at the first token that holds any of its characters. Where a token spans the boundary, that token is thus scored as
+a part of the continuation (and the request is counted in `EncodedTask.spanning`); no request is ever left with no tokens.
 Whitespace at the end of a context belongs to the continuation, as a tokenizer would attach it there.
+
+Texts are encoded piece by piece where the pieces' ids are proved to be the whole's (see `seams`), else whole.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from olmes_monitor.errors import SetupError
+from olmes_monitor.scoring.seams import NONE, last_seam
+from olmes_monitor.scoring.tokens import TextEncoder
 from olmes_monitor.suite import Formulation, Question, Request, Task
+from olmes_monitor.suite.templates import SHOT_SEPARATOR
 
 MAX_LENGTH = 2048
 """Longest prompt in tokens, OLMES §3 (arXiv 2406.08446)."""
@@ -49,25 +54,50 @@ class EncodedTask:
     """Questions cut on the left because even without shots the prompt would not fit."""
 
 
+class _Text(NamedTuple):
+    """A request's text, cut at seams."""
+
+    head: tuple[str, ...]
+    """Pieces that end at or before the continuation, which other requests may share."""
+    context: str
+    """What is left of the context."""
+    rest: str
+    """What is left of the context, and the continuation."""
+
+
 class Encoder:
     """Turns tasks into token ids, with a private copy of the tokenizer: the user's object is never touched.
 
     `tokenizer` is a transformers tokenizer, a `tokenizers.Tokenizer`, or any object whose `encode(text)` returns ids.
-    `bos`: "auto" puts a BOS in front where the tokenizer itself puts one when it encodes a text; True always (the
+    `bos`: "auto" puts in front what the tokenizer itself puts there when it encodes a text; True always a BOS (the
     tokenizer must have one), False never. `max_length`: longest prompt the model takes, in tokens.
+
+    Raises SetupError for an object that is no tokenizer, for a BOS that is not there, for a max_length below 2.
     """
 
     def __init__(self, tokenizer: Any, bos: Bos = "auto", max_length: int = MAX_LENGTH) -> None:
         if max_length < 2:
             raise SetupError(f"max_length is {max_length}; a prompt and an answer need at least 2 tokens")
         self.max_length = min(max_length, MAX_LENGTH)
-        self._tokenizer = copy.deepcopy(tokenizer)
-        _check_tokenizer(self._tokenizer)
-        self.bos_id = self._find_bos(bos)
-        self._prefix = [] if self.bos_id is None else [self.bos_id]
+        self._texts = TextEncoder(tokenizer)
+        self._prefix = np.asarray(_prefix(self._texts, bos), dtype=np.int32)
+        self._safe = self._texts.safe
+
+    @property
+    def bos_id(self) -> int | None:
+        """The first token of every prompt, where one is put there."""
+        return int(self._prefix[0]) if len(self._prefix) else None
+
+    @property
+    def characters(self) -> int:
+        """Characters given to the tokenizer so far."""
+        return self._texts.characters
 
     def encode_task(self, task: Task, formulation: Formulation) -> EncodedTask:
-        """Encode every question of a task. Raises SetupError where a continuation alone exceeds max_length."""
+        """Encode every question of a task.
+
+        Raises SetupError where a continuation has no tokens of its own, nothing before it, or alone exceeds max_length.
+        """
         result = EncodedTask()
         encoded: dict[int, list[Encoded]] = {}
         waiting = list(range(len(task.questions)))
@@ -103,80 +133,109 @@ class Encoder:
         excess = len(request.ids) - 1 - self.max_length
         if excess <= 0:
             return request
-        kept_prefix = len(self._prefix)
-        if request.start - excess < kept_prefix + 1:
+        kept = len(self._prefix)
+        if request.start - excess < kept + 1:
             raise SetupError(
                 f"{where}, question {question.id!r}: the answer alone has {len(request.ids) - request.start} tokens, "
                 f"the model takes {self.max_length}; leave the task out with tasks=[...]"
             )
-        ids = np.concatenate([request.ids[:kept_prefix], request.ids[kept_prefix + excess :]])
+        ids = np.concatenate([request.ids[:kept], request.ids[kept + excess :]])
         return Encoded(ids, request.start - excess)
 
     def _encode(self, requests: Sequence[Request]) -> tuple[list[Encoded], list[bool]]:
-        """Encode requests; equal texts are encoded once. Returns the requests and whether a token spans the boundary."""
-        contexts = [request.context.rstrip() for request in requests]
-        wholes = [request.context + request.continuation for request in requests]
-        ids = self._ids_of([*contexts, *wholes])
+        """Encode requests; equal pieces of text are encoded once. Returns the requests and whether a token spans each
+        one's boundary."""
+        texts = [_split(request, self._safe) for request in requests]
+        if self._safe and requests and not self._agrees(requests[0], texts[0]):
+            # The proof rests on how `tokenizers` works; if a version works otherwise, this is where it shows.
+            self._safe = NONE
+            texts = [_split(request, NONE) for request in requests]
+        ids = self._ids_of([piece for text in texts for piece in (*text.head, text.context, text.rest)])
+        heads: dict[tuple[str, ...], np.ndarray] = {}
         encoded, spanning = [], []
-        for request, context, whole in zip(requests, contexts, wholes, strict=True):
-            start = _common_prefix(ids[context], ids[whole])
-            joint = np.concatenate([np.asarray(self._prefix, dtype=np.int32), ids[whole]])
-            if start == len(ids[whole]):
-                raise SetupError(f"the tokenizer gives the continuation {request.continuation!r} no tokens of its own")
-            if start + len(self._prefix) == 0:
-                raise SetupError(
-                    f"nothing stands before the continuation {request.continuation!r}, so its first token has no "
-                    "probability; pass bos=True"
-                )
-            encoded.append(Encoded(joint, start + len(self._prefix)))
-            spanning.append(start < len(ids[context]))
+        for request, text in zip(requests, texts, strict=True):
+            if text.head not in heads:
+                # int32 also where there is nothing: the prefix alone may be empty.
+                heads[text.head] = np.concatenate([self._prefix, *(ids[piece] for piece in text.head)])
+            start, spans = self._start(text, ids[text.context], ids[text.rest])
+            encoded.append(self._joined(request, heads[text.head], ids[text.rest], start))
+            spanning.append(spans)
         return encoded, spanning
 
+    def _start(self, text: _Text, context: np.ndarray, rest: np.ndarray) -> tuple[int, bool]:
+        """Where in `rest` the continuation starts, and whether that token holds characters of the context too."""
+        shared = _common_prefix(context, rest)
+        if shared == len(context):
+            return shared, False
+        start = self._texts.first_token_at(text.rest, len(text.context))
+        # Without offsets: from the first token that the continuation has changed.
+        return (shared if start is None else start), True
+
+    def _joined(self, request: Request, head: np.ndarray, rest: np.ndarray, start: int) -> Encoded:
+        if start >= len(rest):
+            raise SetupError(f"the tokenizer gives the continuation {request.continuation!r} no tokens of its own")
+        ids, start = np.concatenate([head, rest]), start + len(head)
+        added = len(self._prefix)
+        if added and np.array_equal(ids[added : 2 * added], self._prefix) and start >= 2 * added:
+            # A text that itself begins with the BOS string must not lead to two of them.
+            ids, start = ids[added:], start - added
+        if start == 0:
+            raise SetupError(
+                f"nothing stands before the continuation {request.continuation!r}, so its first token has no "
+                "probability; pass bos=True"
+            )
+        return Encoded(ids, start)
+
+    def _agrees(self, request: Request, text: _Text) -> bool:
+        """Whether one whole text comes out as its pieces do."""
+        pieces = self._texts.encode([piece for piece in (*text.head, text.rest) if piece])
+        return self._texts.encode([request.context + request.continuation]) == [[id for ids in pieces for id in ids]]
+
     def _ids_of(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        distinct = list(dict.fromkeys(texts))
-        encoded = _encode_batch(self._tokenizer, distinct)
-        # A text that itself begins with the BOS string must not lead to two of them.
-        skip = [int(bool(self._prefix) and ids[:1] == self._prefix) for ids in encoded]
-        return {text: np.asarray(ids[k:], dtype=np.int32) for text, ids, k in zip(distinct, encoded, skip, strict=True)}
-
-    def _find_bos(self, bos: Bos) -> int | None:
-        own = getattr(self._tokenizer, "bos_token_id", None)
-        if bos is False:
-            return None
-        if bos is True:
-            if own is None:
-                raise SetupError("bos=True, but the tokenizer has no bos_token; set one on it or pass bos=False")
-            return int(own)
-        if bos != "auto":
-            raise SetupError(f'bos takes "auto", True or False; got {bos!r}')
-        plain, special = _encode_batch(self._tokenizer, ["a"])[0], _encode_special(self._tokenizer, "a")
-        return special[0] if special[:1] != plain[:1] and special[1 : 1 + len(plain)] == plain else None
+        distinct = [text for text in dict.fromkeys(texts) if text]
+        found = {
+            text: np.asarray(ids, dtype=np.int32)
+            for text, ids in zip(distinct, self._texts.encode(distinct), strict=True)
+        }
+        return {**found, "": np.empty(0, dtype=np.int32)}
 
 
-def _check_tokenizer(tokenizer: Any) -> None:
-    if not callable(getattr(tokenizer, "encode", None)):
-        raise SetupError(
-            f"tokenizer is a {type(tokenizer).__name__}, which has no encode(text); pass a transformers tokenizer, a "
-            "tokenizers.Tokenizer or an object whose encode(text) returns token ids"
-        )
+def _prefix(texts: TextEncoder, bos: Bos) -> tuple[int, ...]:
+    if bos is False:
+        return ()
+    if bos is True:
+        if texts.prefix:
+            return texts.prefix
+        if texts.bos_token_id is None:
+            raise SetupError("bos=True, but the tokenizer has no bos_token; set one on it or pass bos=False")
+        return (int(texts.bos_token_id),)
+    if bos != "auto":
+        raise SetupError(f'bos takes "auto", True or False; got {bos!r}')
+    return texts.prefix
 
 
-def _encode_batch(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    """Ids of every text, without special tokens."""
-    if not texts:
-        return []
-    if hasattr(tokenizer, "encode_batch_fast"):  # tokenizers.Tokenizer
-        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-    if callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens"):  # transformers
-        # verbose: a text longer than the tokenizer's model_max_length is our business, not a warning for the user.
-        return tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
-    return [list(tokenizer.encode(text)) for text in texts]
+def _split(request: Request, safe: frozenset[str]) -> _Text:
+    """Cut a request's text at a seam near the end of each shot and at the last one before the continuation."""
+    context = request.context.rstrip()
+    rest = request.context[len(context) :] + request.continuation
+    if not safe:
+        return _Text((), context, context + rest)
+    meets = context[-1:] in safe and rest.startswith(" ")
+    cuts = [0, *_shot_seams(context, safe), len(context) if meets else last_seam(context, len(context), safe)]
+    head = tuple(context[a:b] for a, b in pairwise(cuts) if a < b)
+    left = context[cuts[-1] :]
+    return _Text(head, left, left + rest)
 
 
-def _encode_special(tokenizer: Any, text: str) -> list[int]:
-    """Ids of a text with whatever special tokens the tokenizer adds by itself."""
-    ids = tokenizer.encode(text)
-    return list(getattr(ids, "ids", ids))
+def _shot_seams(context: str, safe: frozenset[str]) -> Iterator[int]:
+    """For each place where a shot ends, the last seam before it, ascending."""
+    end, last = context.find(SHOT_SEPARATOR), 0
+    while end >= 0:
+        seam = last_seam(context, end, safe)
+        if seam > last:
+            yield seam
+            last = seam
+        end = context.find(SHOT_SEPARATOR, end + len(SHOT_SEPARATOR))
 
 
 def _common_prefix(a: np.ndarray, b: np.ndarray) -> int:
