@@ -1,7 +1,7 @@
 """The command `olmes-monitor`.
 
-One `_add_<command>` function declares a command's arguments, one `_<command>` function runs it and returns the exit
-code. Heavy imports stay inside the latter, so that `--help` answers at once.
+One `_add_<command>` function declares a command's arguments; what runs it and returns the exit code is a `_<command>`
+function here or `run` of a module `cli_<command>`. Heavy imports stay inside those, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olmes_monitor import __version__
-from olmes_monitor.errors import OLMESError, SetupError
+from olmes_monitor.errors import OLMESError
 
 if TYPE_CHECKING:
-    from olmes_monitor.suite import Formulation, Question, Task
-
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command: 0 when it went well, 2 for an error told in one line, 130 when interrupted."""
+    """Run one command: 0 when it went well, 2 for an error told in one line, 130 when interrupted; eval: 1 in part."""
     arguments = parser().parse_args(argv)
     # force: with a second call in one process (tests, notebooks) the lines go to the present stderr.
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
@@ -53,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"olmes-monitor {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_data, _add_show):
+    for add in (_add_data, _add_show, _add_eval):
         add(commands)
     return top
 
@@ -108,45 +106,48 @@ def _add_show(commands: Commands) -> None:
     command = commands.add_parser(
         "show",
         help="print the exact prompts of a question",
-        description="Print the exact prompts of a question in both formulations, with the right answer marked.",
+        description="Print the exact prompts of a question in both formulations, with every space visible (·) and the "
+        "right answer marked; with a tokenizer, as tokens with their ids.",
     )
     command.add_argument("task", metavar="TASK", help="an OLMES task, for example arc_challenge")
     command.add_argument("id", metavar="ID", nargs="?", help="the question's id; the first question if left out")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--tokenizer", metavar="FOLDER", help="show the tokens of this tokenizer (folder or hub id)")
+    form.add_argument("--plain", action="store_true", help="the text as it is, to copy")
     command.set_defaults(run=_show)
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from olmes_monitor.suite import FORMULATIONS, cache
-    from olmes_monitor.suite.suites import check_task_name, load_task
+    from olmes_monitor import cli_show
 
-    check_task_name(arguments.task)
-    folder = cache.ensure()
-    task = load_task(folder, arguments.task)
-    question = task.questions[0] if arguments.id is None else _find(task, arguments.id)
-    print("\n\n".join(_prompts(task, question, formulation) for formulation in FORMULATIONS))
-    return 0
+    return cli_show.run(arguments)
 
 
-def _find(task: Task, id: str) -> Question:
-    for question in task.questions:
-        if question.id == id:
-            return question
-    import difflib
+def _add_eval(commands: Commands) -> None:
+    command = commands.add_parser(
+        "eval",
+        help="score a saved model",
+        description="Score a Hugging Face model, in a folder or on the hub, in both formulations and print the table. "
+        "Exit code 0, or 1 where some task has no value (the table says why), or 2 for an error.",
+    )
+    command.add_argument("model", metavar="MODEL", help="a folder in transformers format, or a hub id")
+    command.add_argument("--suite", default="monitor", help="quick, monitor (default) or standard")
+    command.add_argument("--tasks", metavar="A,B", help="only these tasks")
+    command.add_argument("--limit", metavar="N", type=int, help="at most N questions a task")
+    command.add_argument("--device", help="cpu, cuda, cuda:1, mps; the accelerator if there is one, by default")
+    command.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or float64; by default as saved")
+    command.add_argument(
+        "--bos", choices=("auto", "true", "false"), default="auto", help="a BOS in front (auto: as the tokenizer does)"
+    )
+    command.add_argument("--batch-tokens", metavar="N", type=int, help="tokens of one forward call")
+    command.add_argument("--tokenizer", metavar="FOLDER", help="another tokenizer than the model's own")
+    command.add_argument("--trust-remote-code", action="store_true", help="let the model's own code run")
+    command.add_argument("--out", metavar="FOLDER", type=Path, help="keep every log-likelihood in FOLDER")
+    command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    command.set_defaults(run=_eval)
 
-    near = difflib.get_close_matches(id, [question.id for question in task.questions], n=3, cutoff=0.5)
-    examples = near or [question.id for question in task.questions[:3]]
-    raise SetupError(f"{task.name} has no question {id!r}; ids look like {', '.join(examples)}")
 
+def _eval(arguments: argparse.Namespace) -> int:
+    from olmes_monitor import cli_eval
 
-def _prompts(task: Task, question: Question, formulation: Formulation) -> str:
-    """One formulation of a question as text: each distinct context once, its continuations quoted under it."""
-    requests = task.requests(question, formulation)
-    lines: list[str] = [f"──── {task.name}  {question.id}  {formulation}"]
-    context = None
-    for number, request in enumerate(requests):
-        if request.context != context:
-            context = request.context
-            lines += [context, "────"]
-        mark = "gold" if number % len(question.choices) == question.gold else ""
-        lines.append(f"{mark:>4} {request.continuation!r}")
-    return "\n".join(lines)
+    return cli_eval.run(arguments)

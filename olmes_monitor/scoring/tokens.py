@@ -66,6 +66,17 @@ class TextEncoder:
         ends = [end for _, end in self._backend.encode(text, add_special_tokens=False).offsets]
         return next((i for i, end in enumerate(ends) if end > position), None)
 
+    def pieces(self, text: str) -> list[tuple[int, str]]:
+        """Ids of a text with the characters each stands for; a character of several tokens is put to the first.
+        Where the tokenizer knows no offsets, what its decode() or the id itself says."""
+        if self._backend is not None:
+            found = self._backend.encode(text, add_special_tokens=False)
+            # From end to end: some tokenizers leave the leading space out of a token's own span.
+            ends = [0, *(end for _, end in found.offsets)]
+            return [(id, text[a:b]) for id, a, b in zip(found.ids, ends, ends[1:], strict=False)]
+        decode = getattr(self._tokenizer, "decode", str)
+        return [(id, decode([id])) for id in self.encode([text])[0]]
+
 
 def _private(tokenizer: Any) -> Any:
     try:
