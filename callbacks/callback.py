@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from lightning.pytorch import Callback
 from torch import nn
-from transformers.trainer_callback import ExportableState, TrainerCallback
+from transformers.trainer_callback import TrainerCallback
 
 from olmes_monitor.callbacks import lightning as pl
 from olmes_monitor.callbacks.tokens import TokenCounter, tokens_in
@@ -18,8 +18,12 @@ from olmes_monitor.record.loggers import LightningSink, Sink, WandbSink, live_wa
 from olmes_monitor.schedule import parse_tokens
 from olmes_monitor.suite import Suite
 
+SAVED_AS = "olmes_monitor"
+"""The entry of trainer_state.json that holds a callback's state. Not the class's name: under
+restore_callback_states_from_checkpoint the Trainer would make a new callback from it and lose the user's own."""
 
-class OLMESCallback(Callback, TrainerCallback, ExportableState):
+
+class OLMESCallback(Callback, TrainerCallback):
     """Runs a Monitor inside a trainer.
 
     >>> trainer.callbacks.append(OLMESCallback(every="1B"))     # Lightning
@@ -131,14 +135,9 @@ class OLMESCallback(Callback, TrainerCallback, ExportableState):
             raise SetupError(
                 "no tokenizer: the Trainer has no processing_class; pass it there, or OLMESCallback(tokenizer=...)"
             )
-        key = type(self).__name__
-        if state.global_step > 0 and key in state.stateful_callbacks:
-            saved = state.stateful_callbacks[key]
-            self._restored = (saved[-1] if isinstance(saved, list) else saved).get("attributes")
+        self._restored = state.stateful_callbacks.get(SAVED_AS) if state.global_step > 0 else None
         out = self.out if self.out is not None else args.output_dir
         self._open(model, tokenizer, out, WandbSink(live_wandb_run))
-        # The Trainer looks the entry up when it saves, and a checkpoint from before this callback has none.
-        state.stateful_callbacks.setdefault(key, self.state())
         if self._hook is not None:
             self._hook.remove()
         self._counter = TokenCounter()
@@ -147,12 +146,9 @@ class OLMESCallback(Callback, TrainerCallback, ExportableState):
         self._running.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """transformers calls this once per optimizer step."""
+        """transformers calls this once per optimizer step, before it saves a checkpoint."""
         self._step(self._counter.take(), state.global_step)
-
-    def state(self) -> dict[str, Any]:
-        """transformers puts this into trainer_state.json."""
-        return {"args": {}, "attributes": self.state_dict()}
+        state.stateful_callbacks[SAVED_AS] = self.state_dict()
 
     # both
 

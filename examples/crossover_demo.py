@@ -30,7 +30,9 @@ class TinyLM(pl.LightningModule):
         return loss
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=2e-3, weight_decay=0.01)
+        optimizer = torch.optim.AdamW(self.parameters(), lr=2e-3, weight_decay=0.01)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.trainer.max_steps, eta_min=2e-4)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 def main() -> None:
@@ -42,7 +44,7 @@ def main() -> None:
     args = arguments.parse_args()
 
     pl.seed_everything(0)
-    suite = load_suite("quick", tasks=["arc_easy", "openbookqa"], limit=args.questions)
+    suite = load_suite("quick", tasks=["arc_easy", "csqa"], limit=args.questions)
     tokenizer = tiny_tokenizer(suite)
     rows = Rehearsal(suite, tokenizer, plain_rows=16 * args.steps // 5, ramp_rows=16 * args.steps // 2)
 
@@ -60,7 +62,7 @@ def main() -> None:
     trainer.callbacks.append(OLMESCallback(every=args.every, suite=suite, out=out))
     trainer.fit(TinyLM(tiny_llama(len(tokenizer)), tokenizer), DataLoader(rows, batch_size=16))
 
-    run = load_run(out)
+    run = load_run(out, fingerprint=suite.fingerprint)
     run.plot(out / "crossover.png")
     print(f"picture:  {out / 'crossover.png'}")
     print(f"record:   {out / 'olmes' / 'evaluations.jsonl'}, one parquet file per evaluation beside it")

@@ -29,7 +29,24 @@ _HOME = {
     "OLMESError": "olmes_monitor.errors",
 }
 
-__all__ = [*_HOME, "__version__"]
+__all__ = [
+    "Crossover",
+    "Evaluation",
+    "Monitor",
+    "OLMESCallback",
+    "OLMESError",
+    "Point",
+    "Question",
+    "Run",
+    "Schedule",
+    "Suite",
+    "Task",
+    "__version__",
+    "find_crossover",
+    "load_run",
+    "load_suite",
+    "score",
+]
 
 if TYPE_CHECKING:
     from olmes_monitor.callbacks import OLMESCallback

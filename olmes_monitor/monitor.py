@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from olmes_monitor.errors import OLMESError, SetupError
+from olmes_monitor.errors import EvaluationError, OLMESError, SetupError
 from olmes_monitor.record.evaluation import Evaluation, Point
 from olmes_monitor.record.loggers import Row, Sink, log_everywhere
 from olmes_monitor.record.store import Recorder, load_run
@@ -121,8 +121,7 @@ class Monitor:
     def finish(self) -> Evaluation | None:
         """Evaluate the end of training unless that point was evaluated, and say where the curves crossed."""
         last = self.evaluate() if self.schedule.at_end and self.tokens != self._evaluated else None
-        if self.main:
-            self._say_crossings()
+        self._say_crossings()
         return last
 
     def evaluate(self) -> Evaluation | None:
@@ -134,14 +133,16 @@ class Monitor:
         try:
             with show_progress(self._console, title) as progress:
                 evaluation = self.scorer.evaluate(point, progress)
-        except OLMESError as error:
+        except Exception as error:
+            if self.on_error == "raise" and not isinstance(error, OLMESError):
+                raise
             evaluation = self._failed(point, error)
         finished = time.monotonic()
         evaluation.cost["overhead"] = (finished - started) / max(finished - self._since, 1e-9)
         self._since = finished
-        self._on_main(lambda: self._keep(evaluation), "recording the evaluation")
+        self._keep(evaluation)
         if evaluation.scores is None and self.on_error == "raise":
-            raise OLMESError(evaluation.problems["evaluation"])
+            raise EvaluationError(evaluation.problems["evaluation"])
         return evaluation if evaluation.scores is not None else None
 
     def state_dict(self) -> dict[str, int]:
@@ -169,17 +170,24 @@ class Monitor:
             f"{format_tokens(self.schedule.every)} tokens; record in {self.out / 'olmes'}"
         )
 
-    def _failed(self, point: Point, error: OLMESError) -> Evaluation:
-        logger.warning("the evaluation at %s tokens is missing: %s", f"{point.tokens:,}", error)
+    def _failed(self, point: Point, error: Exception) -> Evaluation:
+        # An error that is not one of ours is a defect somewhere; its traceback is what helps to mend it.
+        traceback = None if isinstance(error, OLMESError) else error
+        reason = str(error) if isinstance(error, OLMESError) else f"{type(error).__name__}: {error}"
+        logger.warning("the evaluation at %s tokens is missing: %s", f"{point.tokens:,}", reason, exc_info=traceback)
         suite = self.scorer.suite
-        problems = {"evaluation": str(error)}
+        problems = {"evaluation": reason}
         return Evaluation(point, suite.name, suite.fingerprint, None, problems=problems, versions=versions())
 
     def _keep(self, evaluation: Evaluation) -> None:
-        """Record and log; rank 0 only."""
-        assert self._recorder is not None
-        self._recorder.write(evaluation)
-        if evaluation.scores is not None:
+        """Record, log and show; rank 0 does it. A record that cannot be written stops training only under "raise"."""
+        try:
+            self._on_main(lambda: self._recorder.write(evaluation), "recording the evaluation")
+        except OLMESError as error:
+            if self.on_error == "raise":
+                raise
+            logger.warning("the evaluation at %s tokens is not on disk: %s", f"{evaluation.point.tokens:,}", error)
+        if self.main and evaluation.scores is not None:
             log_everywhere(self.sinks, row_of(evaluation))
         if self._console is not None:
             self._console.print(evaluation_table(evaluation))
@@ -217,7 +225,8 @@ class Monitor:
     def _say_crossings(self) -> None:
         if self._console is None:
             return
-        for task, crossover in load_run(self.out).crossovers().items():
+        run = load_run(self.out, fingerprint=self.scorer.suite.fingerprint)
+        for task, crossover in run.crossovers().items():
             self._console.print(crossover_line(task, crossover), highlight=False)
 
     def _say(self, line: str) -> None:

@@ -54,12 +54,15 @@ class LightningSink:
 
     def __call__(self, row: Row) -> None:
         for target in self._trainer.loggers:
-            if any(base.__name__ == "WandbLogger" for base in type(target).__mro__):
-                # Its log_metrics would add trainer/global_step to the row, and with it that axis' rule.
-                sink = self._wandb.setdefault(id(target), WandbSink(lambda target=target: target.experiment))
-                attempt(sink, row)
-            else:
-                attempt(lambda row, target=target: target.log_metrics(dict(row), self._trainer.global_step), row)
+            attempt(self._sink_of(target), row)
+
+    def _sink_of(self, target: Any) -> Sink:
+        if any(base.__name__ == "WandbLogger" for base in type(target).__mro__):
+            # Its log_metrics would add trainer/global_step to the row, and with it that axis' rule.
+            if id(target) not in self._wandb:
+                self._wandb[id(target)] = WandbSink(lambda: target.experiment)
+            return self._wandb[id(target)]
+        return lambda row: target.log_metrics(dict(row), self._trainer.global_step)
 
 
 def attempt(sink: Sink, row: Row) -> None:

@@ -24,8 +24,9 @@ def unwrap(model: nn.Module) -> nn.Module:
     may be making. Sharding wrappers (FSDP) stay: their forward is what gathers the weights.
     """
     while True:
-        if isinstance(getattr(model, "_orig_mod", None), nn.Module):
-            model = model._orig_mod
+        original = getattr(model, "_orig_mod", None)
+        if isinstance(original, nn.Module):
+            model = original
         elif isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             model = model.module
         else:

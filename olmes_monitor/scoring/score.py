@@ -140,7 +140,7 @@ class Scorer:
         done, forwards = 0, 0
         with preserved(self.model), self.context():
             for job in self.jobs:
-                values, error = self._run(job, lambda tokens, job=job: self._report(progress, done + tokens, job))
+                values, error = self._run(job, progress, done)
                 self.ranks.agree(error, job.name)
                 parts.append(values)
                 done += sum(batch.tokens for batch in job.batches)
@@ -185,27 +185,28 @@ class Scorer:
         batches = plan([requests[i] for i in chosen], batch_tokens, self.max_length)
         return Job(task, formulation, encoded, own, batches, self.ranks.max(len(batches)))
 
-    def _run(self, job: Job, report: Callable[[int], None]) -> tuple[np.ndarray, Exception | None]:
+    def _run(self, job: Job, progress: Progress | None, done: int) -> tuple[np.ndarray, Exception | None]:
         """This rank's log-likelihoods of a job: float64 (requests,), zero where they are another rank's.
+        `done`: tokens forwarded by the jobs before.
 
         An error is returned, not raised: the other ranks must hear of it. Through a sharded model a rank that fails, or
-        has less work, goes on with filler rows, since the others wait for its part of each forward.
+        has less work, sends filler rows instead, since the others wait for its part of each forward. (A failure deep inside
+        a sharded forward leaves the ranks out of step all the same; the process group's timeout ends that.)
         """
         results: list[torch.Tensor] = []
         error: Exception | None = None
-        done = 0
         for call in range(job.forwards if self.sharded else len(job.batches)):
-            try:
-                if error is None and call < len(job.batches):
-                    results.append(log_likelihoods(self.forward, job.batches[call], self.device))
-                    done += job.batches[call].tokens
-                elif self.sharded:
-                    self.forward(torch.from_numpy(self._filler()).to(self.device))
-                else:
-                    break
-            except Exception as failure:
-                error = error or failure
-            report(done)
+            batch = job.batches[call] if error is None and call < len(job.batches) else None
+            if batch is not None:
+                try:
+                    results.append(log_likelihoods(self.forward, batch, self.device))
+                    done += batch.tokens
+                except Exception as failure:
+                    error = failure
+            if self.sharded and (batch is None or error is not None):
+                error = self._send_filler(error)
+            if progress is not None:
+                progress(done, self.tokens, job.name)
         values = np.zeros(len(job.own))
         if error is None and results:
             try:
@@ -217,13 +218,17 @@ class Scorer:
             values[chosen] = np.bincount(target_request, weights=found, minlength=len(chosen))
         return values, error
 
+    def _send_filler(self, error: Exception | None) -> Exception | None:
+        """A forward call whose result nobody needs. Returns the first error: the one before, or its own."""
+        try:
+            self.forward(torch.from_numpy(self._filler()).to(self.device))
+        except Exception as failure:
+            return error or failure
+        return error
+
     def _filler(self) -> np.ndarray:
         """int64 (1, 4): ids any vocabulary has, for calls whose results nobody needs."""
         return np.zeros((1, min(4, self.max_length)), dtype=np.int64)
-
-    def _report(self, progress: Progress | None, tokens: int, job: Job) -> None:
-        if progress is not None:
-            progress(tokens, self.tokens, job.name)
 
     def _check_ids(self) -> None:
         size = vocabulary_of(self.model)

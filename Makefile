@@ -1,0 +1,41 @@
+# Everything is made in .venv; nothing outside this folder is changed but the cache of questions (OLMES_MONITOR_CACHE).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Chatter that no one at the other end reads: telemetry off, W&B kept local.
+export HF_HUB_DISABLE_TELEMETRY := 1
+export WANDB_MODE ?= offline
+
+.PHONY: help setup demo test test-fast check bench clean
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: $(READY) ## the environment: .venv with the pinned packages and this one, editable
+
+# torch first and by itself: its exact pin picks the build that is at hand, before another package asks for "any torch".
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(READY) ## the main job: a real training run in which multiple choice overtakes cloze, in minutes
+	$(BIN)/python examples/crossover_demo.py
+
+test: $(READY) ## all tests
+	$(BIN)/python -m pytest
+
+test-fast: $(READY) ## the tests without the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+# mypy sees the package as it is installed: callbacks/ inside it.
+check: $(READY) ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build/typed && mkdir -p build/typed/olmes_monitor
+	ln -s $(CURDIR)/olmes_monitor/* build/typed/olmes_monitor/ && ln -s $(CURDIR)/callbacks build/typed/olmes_monitor/
+	cd build/typed && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p olmes_monitor
+
+clean: ## remove what make made
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

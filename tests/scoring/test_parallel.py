@@ -1,0 +1,115 @@
+"""Real processes over gloo: the same numbers on 1, 2 and 3 ranks, the same number of sharded forwards, no hang."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_llama, make_task
+from ranks import run_ranks
+
+from olmes_monitor import Point, Suite, score
+from olmes_monitor.errors import EvaluationError
+from olmes_monitor.scoring.parallel import Ranks, share
+from olmes_monitor.scoring.score import Scorer
+
+
+def wrapped(kind: str):
+    model = make_llama()
+    if kind == "ddp":
+        return torch.nn.parallel.DistributedDataParallel(model)
+    if kind == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+    return model
+
+
+def evaluate(rank, kind, tokenizer, questions):
+    model = wrapped(kind)
+    calls = []
+    getattr(model, "module", model).register_forward_pre_hook(lambda *_: calls.append(1))
+    suite = Suite("tiny", [make_task("boxes", questions), make_task("balls", 2, seed=1, normalization="pmi")])
+    evaluation = score(model, tokenizer, suite, batch_tokens=300)
+    return evaluation.scores.to_pydict(), evaluation.metrics, len(calls)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("questions", [7, 1], ids=["uneven", "fewer questions than ranks"])
+def test_all_numbers_are_those_of_one_process(kind, size, questions, tokenizer):
+    alone, metrics, _ = evaluate(0, "alone", tokenizer, questions)
+    results = run_ranks(evaluate, size, kind, tokenizer, questions)
+    for table, found, _ in results:
+        assert found.keys() == metrics.keys()
+        assert found == pytest.approx(metrics, abs=1e-9)
+        for name in ("task", "question", "choice", "gold"):
+            assert table[name] == alone[name]
+        for name in ("cf", "mcf", "unconditional"):
+            expected, values = (np.array(t[name], dtype=float) for t in (alone, table))
+            np.testing.assert_allclose(values, expected, atol=1e-5, rtol=0)
+    calls = [count for _, _, count in results]
+    if kind == "fsdp2":
+        assert len(set(calls)) == 1, f"the ranks made {calls} forward calls through a sharded model"
+
+
+def fail_on_rank_one(rank, kind, tokenizer):
+    model = wrapped(kind)
+    scorer = Scorer(model, tokenizer, Suite("tiny", [make_task("boxes", 8)]), batch_tokens=300)
+    broken = scorer.jobs[0].batches[1].ids
+    right = broken.copy()
+    if rank == 1:
+        broken[0, 0] = 10_000  # the embedding has no such row
+    try:
+        scorer.evaluate(Point(0))
+    except EvaluationError as error:
+        message = str(error)
+    else:
+        message = "no error"
+    broken[:] = right
+    again = scorer.evaluate(Point(1))  # the next evaluation works, the ranks are still in step
+    return message, again.metrics["olmes/cf/boxes"]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_a_failure_on_one_rank_ends_the_evaluation_on_all(kind, tokenizer):
+    results = run_ranks(fail_on_rank_one, 2, kind, tokenizer, seconds=60)
+    assert {message for message, _ in results} == {
+        "rank 1 of 2 failed in boxes cf: IndexError: index out of range in self"
+    }
+    assert results[0][1] == results[1][1]
+
+
+def different_suites(rank, tokenizer):
+    with pytest.raises(EvaluationError, match="the ranks differ in the suite's fingerprint"):
+        Scorer(make_llama(), tokenizer, Suite("tiny", [make_task("boxes", 8 + rank)]))
+
+
+def test_ranks_that_ask_different_questions_are_refused(tokenizer):
+    run_ranks(different_suites, 2, tokenizer)
+
+
+def gather_with_gaps(rank):
+    values = np.array([1.5, float("nan"), -float("inf")])
+    own = np.array([rank == 0, rank == 1, rank == 1])
+    full = Ranks.current(torch.device("cpu")).gather(values, own)
+    with pytest.raises(EvaluationError, match="1 of 3 log-likelihoods were not filled exactly once"):
+        Ranks.current(torch.device("cpu")).gather(values, own & (np.arange(3) > 0))
+    return full.tolist()
+
+
+def test_the_gathered_array_is_asserted_full_and_keeps_nan():
+    for full in run_ranks(gather_with_gaps, 2):
+        np.testing.assert_array_equal(full, [1.5, float("nan"), -float("inf")])
+
+
+def test_questions_are_spread_by_cost_each_to_one_rank():
+    costs = [5, 1, 1, 9, 3, 3, 2]
+    shares = share(costs, 3)
+    assert sorted(item for items in shares for item in items) == list(range(7))
+    loads = [sum(costs[item] for item in items) for items in shares]
+    assert max(loads) <= 9
+    assert share(costs, 3) == shares
+    assert [len(items) for items in share([1, 1], 4)] == [1, 1, 0, 0]

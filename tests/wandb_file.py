@@ -1,0 +1,63 @@
+"""Reads a `.wandb` file: a 7-byte header, then LevelDB log blocks of 32 KiB that hold protobuf records."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+BLOCK = 32 * 1024
+
+
+def records(path: Path) -> list[Any]:
+    """Every record of an offline run, in order."""
+    from wandb.proto import wandb_internal_pb2
+
+    found = []
+    for payload in _payloads(path.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(payload)
+        found.append(record)
+    return found
+
+
+def history(path: Path) -> list[dict[str, Any]]:
+    """The logged rows: name → value."""
+    return [
+        {(item.key or "/".join(item.nested_key)): json.loads(item.value_json) for item in record.history.item}
+        for record in records(path)
+        if record.WhichOneof("record_type") == "history"
+    ]
+
+
+def axes(path: Path) -> dict[str, str]:
+    """The metric rules: exact name (or glob) → the metric it is drawn against."""
+    return {
+        record.metric.name or record.metric.glob_name: record.metric.step_metric
+        for record in records(path)
+        if record.WhichOneof("record_type") == "metric"
+    }
+
+
+def offline_run(folder: Path) -> Path:
+    """The one offline run below a folder."""
+    (path,) = folder.rglob("run-*.wandb")
+    return path
+
+
+def _payloads(data: bytes) -> list[bytes]:
+    found, whole, position = [], b"", 7
+    while position + 7 <= len(data):
+        # The file's header counts as a part of its first block; a block's tail too short for a header is padding.
+        left = BLOCK - position % BLOCK
+        if left < 7:
+            position += left
+            continue
+        _, length, kind = struct.unpack("<IHB", data[position : position + 7])
+        whole += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # full, last
+            found.append(whole)
+            whole = b""
+    return found
