@@ -145,11 +145,11 @@ class Encoder:
     def _encode(self, requests: Sequence[Request]) -> tuple[list[Encoded], list[bool]]:
         """Encode requests; equal pieces of text are encoded once. Returns the requests and whether a token spans each
         one's boundary."""
-        texts = [_split(request, self._safe) for request in requests]
+        texts = _split(requests, self._safe)
         if self._safe and requests and not self._agrees(requests[0], texts[0]):
             # The proof rests on how `tokenizers` works; if a version works otherwise, this is where it shows.
             self._safe = NONE
-            texts = [_split(request, NONE) for request in requests]
+            texts = _split(requests, NONE)
         ids = self._ids_of([piece for text in texts for piece in (*text.head, text.context, text.rest)])
         heads: dict[tuple[str, ...], np.ndarray] = {}
         encoded, spanning = [], []
@@ -214,17 +214,28 @@ def _prefix(texts: TextEncoder, bos: Bos) -> tuple[int, ...]:
     return texts.prefix
 
 
-def _split(request: Request, safe: frozenset[str]) -> _Text:
-    """Cut a request's text at a seam near the end of each shot and at the last one before the continuation."""
-    context = request.context.rstrip()
-    rest = request.context[len(context) :] + request.continuation
+def _split(requests: Sequence[Request], safe: frozenset[str]) -> list[_Text]:
+    """Cut requests' texts at seams; the choices of a question share their context's pieces."""
+    heads: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}
+    texts = []
+    for request in requests:
+        context = request.context.rstrip()
+        rest = request.context[len(context) :] + request.continuation
+        key = (context, rest.startswith(" "))
+        if key not in heads:
+            heads[key] = _cut_context(*key, safe)
+        head, left = heads[key]
+        texts.append(_Text(head, left, left + rest))
+    return texts
+
+
+def _cut_context(context: str, space_follows: bool, safe: frozenset[str]) -> tuple[tuple[str, ...], str]:
+    """A context's pieces, cut at the last seam of each shot and the last one of all, and what is left after that."""
     if not safe:
-        return _Text((), context, context + rest)
-    meets = context[-1:] in safe and rest.startswith(" ")
+        return (), context
+    meets = space_follows and context[-1:] in safe
     cuts = [0, *_shot_seams(context, safe), len(context) if meets else last_seam(context, len(context), safe)]
-    head = tuple(context[a:b] for a, b in pairwise(cuts) if a < b)
-    left = context[cuts[-1] :]
-    return _Text(head, left, left + rest)
+    return tuple(context[a:b] for a, b in pairwise(cuts) if a < b), context[cuts[-1] :]
 
 
 def _shot_seams(context: str, safe: frozenset[str]) -> Iterator[int]:
