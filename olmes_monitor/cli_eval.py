@@ -83,7 +83,7 @@ def _evaluate(arguments: argparse.Namespace) -> Evaluation:
     from olmes_monitor.record import Point
     from olmes_monitor.record.store import Recorder
     from olmes_monitor.report.progress import show_progress
-    from olmes_monitor.scoring.score import BATCH_TOKENS, score
+    from olmes_monitor.scoring.score import score
     from olmes_monitor.suite import load_suite
 
     _check_place(arguments.model)
@@ -107,7 +107,7 @@ def _evaluate(arguments: argparse.Namespace) -> Evaluation:
             point=point,
             progress=progress,
             bos=BOS[arguments.bos],
-            batch_tokens=BATCH_TOKENS if arguments.batch_tokens is None else arguments.batch_tokens,
+            batch_tokens="auto" if arguments.batch_tokens is None else arguments.batch_tokens,
         )
     if recorder is not None:
         recorder.write(evaluation)

@@ -19,3 +19,6 @@ class RecordError(OLMESError):
 
 class EvaluationError(OLMESError, RuntimeError):
     """An evaluation could not be finished; the message names the rank, the task and the first cause."""
+
+    out_of_memory = False
+    """Whether a rank ran out of device memory, so that smaller forward calls may help."""

@@ -17,6 +17,7 @@ from olmes_monitor.record.store import Recorder, load_run
 from olmes_monitor.report.progress import show_progress
 from olmes_monitor.report.terminal import crossover_line, evaluation_table, format_tokens
 from olmes_monitor.schedule import Schedule
+from olmes_monitor.scoring.parallel import Failure
 from olmes_monitor.scoring.score import Scorer, versions
 from olmes_monitor.suite import Suite, load_suite
 
@@ -74,7 +75,6 @@ class Monitor:
         elif tasks is not None or limit is not None:
             raise SetupError("tasks and limit choose among a named suite's questions; build the Suite you want instead")
         self.scorer = Scorer(model, tokenizer, suite, **scoring)
-        self.scorer.check()
         self.ranks = self.scorer.ranks
         self.main = self.ranks.rank == 0
         self.tokens = 0
@@ -163,11 +163,10 @@ class Monitor:
         """One line: what is asked, how often, and what it costs."""
         suite, scorer = self.scorer.suite, self.scorer
         questions = sum(len(task.questions) for task in suite.tasks.values())
-        tokens = sum(batch.tokens for job in scorer.jobs for batch in job.batches) * self.ranks.size
         return (
             f"olmes_monitor: suite {suite.name} ({suite.fingerprint}): {len(suite.tasks)} tasks, {questions:,} questions, "
-            f"{scorer.requests:,} requests, about {format_tokens(tokens)} tokens forwarded by an evaluation every "
-            f"{format_tokens(self.schedule.every)} tokens; record in {self.out / 'olmes'}"
+            f"{scorer.requests:,} requests, {format_tokens(scorer.tokens)} tokens forwarded ({scorer.path.name} path) by an "
+            f"evaluation every {format_tokens(self.schedule.every)} tokens; record in {self.out / 'olmes'}"
         )
 
     def _failed(self, point: Point, error: Exception) -> Evaluation:
@@ -219,7 +218,7 @@ class Monitor:
                 error = failure
         if error is not None and self.ranks.size == 1:
             raise error
-        self.ranks.agree(error, what)
+        self.ranks.agree(None if error is None else Failure(what, error))
         return result
 
     def _say_crossings(self) -> None:

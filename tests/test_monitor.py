@@ -51,7 +51,7 @@ def test_the_record_holds_what_was_logged(suite, tokenizer, llama, tmp_path):
             or line["versions"]["torch"] == torch.__version__
         )
         assert line["cost"]["tokens"] > 0
-        assert line["settings"]["path"] == "plain"
+        assert line["settings"]["path"] == "packed"
     run = load_run(tmp_path)
     assert run.scores(0).num_rows == sum(len(q.choices) for t in suite.tasks.values() for q in t.questions)
     assert run.evaluations[1].metrics["olmes/cf/boxes"] == rows[1]["olmes/cf/boxes"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from olmes_monitor.errors import SetupError
-from olmes_monitor.scoring.plan import Batch
+from olmes_monitor.scoring.plan import Batch, Reads
 
 SLICE_ELEMENTS = 2**26
 """Logits turned into log-probabilities at once, in float32: 256 MiB, whatever the vocabulary."""
@@ -75,17 +75,15 @@ def context_of(model: nn.Module) -> int | None:
 
 
 class Forward:
-    """Calls a model on token ids and finds the logits in what it returns."""
+    """The plain path: ids in, logits out, on anything that maps token ids to logits causally."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = unwrap(model)
-        parameters = inspect.signature(type(_innermost(self.model)).forward).parameters
+        parameters = forward_parameters(self.model)
         self._by_name = "input_ids" in parameters
         self._kwargs = {"use_cache": False} if "use_cache" in parameters else {}
         # In transformers' own models this argument takes a 1-D index tensor; elsewhere its meaning is not known.
-        self.keeps = "logits_to_keep" in parameters and type(_innermost(self.model)).__module__.startswith(
-            "transformers.models."
-        )
+        self.keeps = "logits_to_keep" in parameters and is_transformers(self.model)
 
     def __call__(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
         """ids int64 (rows, length) → logits (rows, length, vocabulary) in the model's own dtype.
@@ -93,7 +91,16 @@ class Forward:
         `keep`: int64 (positions,); the result then has only these positions, in this order. Allowed where `self.keeps`.
         """
         kwargs = self._kwargs if keep is None else {**self._kwargs, "logits_to_keep": keep}
-        return _logits(self.model(input_ids=ids, **kwargs) if self._by_name else self.model(ids, **kwargs))
+        return logits_of(self.model(input_ids=ids, **kwargs) if self._by_name else self.model(ids, **kwargs))
+
+    def run(self, batch: Batch, device: torch.device) -> Tensor:
+        """ln p of every target of a batch: (targets,), on the device. Makes no host synchronization."""
+        ids = torch.from_numpy(batch.ids).to(device, non_blocking=True)
+        if not self.keeps:
+            return log_likelihoods(self(ids), batch.reads, batch.reads.position)
+        # The LM head runs only where some row of the batch is read: full-vocabulary logits are what fills memory.
+        kept, column = np.unique(batch.reads.position, return_inverse=True)
+        return log_likelihoods(self(ids, torch.from_numpy(kept).to(device, non_blocking=True)), batch.reads, column)
 
     def check(self, ids: Tensor) -> None:
         """One small forward; raises SetupError where its result is not logits of shape (rows, length, vocabulary)."""
@@ -113,29 +120,38 @@ class Forward:
             )
 
 
-def log_likelihoods(forward: Forward, batch: Batch, device: torch.device) -> Tensor:
-    """ln p of every target of a batch: float32 (targets,), on the device. Makes no host synchronization."""
+def log_likelihoods(logits: Tensor, reads: Reads, column: np.ndarray) -> Tensor:
+    """ln p of every target: (targets,), on the logits' device, by a log-softmax in bounded slices.
+
+    In float32, or float64 where the logits are. logits: (rows, columns, vocabulary), any float dtype. column: int64
+    (reads,), where each read stands in a row.
+    """
 
     def put(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(device, non_blocking=True)
+        return torch.from_numpy(array.astype(np.int64, copy=False)).to(logits.device, non_blocking=True)
 
-    if forward.keeps:
-        # The LM head runs only where some row of the batch is read: full-vocabulary logits are what fills memory.
-        kept, column = np.unique(batch.position, return_inverse=True)
-        logits = forward(put(batch.ids), put(kept))
-    else:
-        column = batch.position
-        logits = forward(put(batch.ids))
-    row, position, read, target = put(batch.row), put(column.astype(np.int64)), put(batch.read), put(batch.target)
-    reads = max(1, SLICE_ELEMENTS // logits.shape[-1])
-    result = torch.empty(len(batch.target), dtype=torch.float32, device=device)
-    for first in range(0, len(batch.row), reads):
-        last = min(first + reads, len(batch.row))
-        mine = slice(*np.searchsorted(batch.read, [first, last]))
-        chosen = logits[row[first:last], position[first:last]].float()
+    row, position, read, target = put(reads.row), put(column), put(reads.read), put(reads.target)
+    step = max(1, SLICE_ELEMENTS // logits.shape[-1])
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    result = torch.empty(len(reads.target), dtype=dtype, device=logits.device)
+    for first in range(0, len(reads.row), step):
+        last = min(first + step, len(reads.row))
+        mine = slice(*np.searchsorted(reads.read, [first, last]))
+        chosen = logits[row[first:last], position[first:last]].to(dtype)
         own = read[mine] - first
         result[mine] = chosen[own, target[mine]] - chosen.logsumexp(-1)[own]
     return result
+
+
+def forward_parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """The arguments of a model's forward. Of its class: trainers replace the instance's by a wrapper of it."""
+    return inspect.signature(type(_innermost(model)).forward).parameters
+
+
+def is_transformers(model: nn.Module) -> bool:
+    """Whether a model is one of transformers' own. (FSDP2 puts a class of its own in front of the model's.)"""
+    classes = [base for base in type(_innermost(model)).__mro__ if base.__module__.split(".")[0] != "torch"]
+    return classes[0].__module__.startswith("transformers.models.")
 
 
 def _innermost(model: nn.Module) -> nn.Module:
@@ -144,7 +160,7 @@ def _innermost(model: nn.Module) -> nn.Module:
     return _innermost(inner) if isinstance(inner, nn.Module) else model
 
 
-def _logits(output: Any) -> Tensor:
+def logits_of(output: Any) -> Tensor:
     """Logits from a tensor, an object or mapping with logits, or a tuple whose first tensor of three dimensions they are."""
     if isinstance(output, Tensor):
         return output

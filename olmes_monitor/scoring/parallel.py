@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +10,24 @@ import torch
 import torch.distributed as dist
 
 from olmes_monitor.errors import EvaluationError
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong on this rank."""
+
+    where: str
+    """Task and formulation."""
+    error: Exception
+
+    @property
+    def cause(self) -> str:
+        return f"{type(self.error).__name__}: {self.error}"
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether smaller forward calls may help."""
+        return isinstance(self.error, torch.OutOfMemoryError)
 
 
 @dataclass(frozen=True)
@@ -38,18 +55,20 @@ class Ranks:
         """Largest of one integer over the ranks."""
         return self._reduce(value, dist.ReduceOp.MAX)
 
-    def agree(self, error: BaseException | None, where: str) -> None:
-        """Raise on all ranks if any has an error, naming the first such rank, its place and its cause."""
-        if not self.max(int(error is not None)):
+    def agree(self, failure: Failure | None) -> None:
+        """Raise EvaluationError on all ranks if any has a failure, naming the first such rank, its place and its cause."""
+        if not self.max(int(failure is not None)):
             return
-        causes: list[str | None] = [None] * self.size
-        own = None if error is None else f"{type(error).__name__}: {error}"
+        causes: list[tuple[str, str, bool] | None] = [None] * self.size
+        own = None if failure is None else (failure.where, failure.cause, failure.out_of_memory)
         if self.size > 1:
             dist.all_gather_object(causes, own)
         else:
             causes = [own]
-        rank, cause = next((rank, cause) for rank, cause in enumerate(causes) if cause is not None)
-        raise EvaluationError(f"rank {rank} of {self.size} failed in {where}: {cause}") from error
+        rank, first = next((rank, cause) for rank, cause in enumerate(causes) if cause is not None)
+        error = EvaluationError(f"rank {rank} of {self.size} failed in {first[0]}: {first[1]}")
+        error.out_of_memory = any(cause is not None and cause[2] for cause in causes)
+        raise error from (None if failure is None else failure.error)
 
     def same_everywhere(self, value: str, what: str) -> None:
         """Raise EvaluationError on all ranks if they do not hold the same text."""
@@ -87,15 +106,14 @@ class Ranks:
         return int(tensor.item())
 
 
-def share(costs: Sequence[float], size: int) -> list[list[int]]:
-    """Spread items over `size` ranks by cost: the costliest first, each to the rank with the least so far.
+def share(costs: np.ndarray, size: int) -> np.ndarray:
+    """Cut items into `size` runs of about equal cost: int64 (items,), the rank of each, ascending.
 
-    Returns per rank the items' indices in ascending order. Deterministic; a rank may get none.
+    costs: float64 (items,), not negative. Deterministic; a rank may get none.
     """
-    load = np.zeros(size)
-    shares: list[list[int]] = [[] for _ in range(size)]
-    for item in sorted(range(len(costs)), key=lambda item: (-costs[item], item)):
-        rank = int(np.argmin(load))
-        shares[rank].append(item)
-        load[rank] += costs[item]
-    return [sorted(items) for items in shares]
+    total = costs.sum()
+    if size == 1 or total <= 0:
+        return np.zeros(len(costs), dtype=np.int64)
+    # An item belongs where its middle falls.
+    middle = np.cumsum(costs) - costs / 2
+    return np.minimum((middle * size / total).astype(np.int64), size - 1)

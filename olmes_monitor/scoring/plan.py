@@ -1,4 +1,4 @@
-"""Which rows are forwarded, in which batches: the plain plan (one row per distinct prompt).
+"""Which rows are forwarded and where their answers are read: what both paths share, and the plain plan.
 
 A request needs the model's outputs at the positions before each of its continuation's tokens, so its input is its ids
 without the last one. Requests whose inputs are equal, or one a prefix of the other, share a row (attention is causal: what
@@ -15,25 +15,47 @@ import numpy as np
 from olmes_monitor.scoring.encode import Encoded
 
 LENGTH_STEP = 16
-"""Row lengths are rounded up to a multiple of this, so that kernels and compilers meet few shapes."""
+"""Plain rows are padded to a multiple of this, so that kernels meet few shapes."""
 
 
 @dataclass(frozen=True)
-class Batch:
-    """One forward call, and where its answers lie."""
+class Reads:
+    """The places of a forward call whose outputs are needed, and what is asked of them."""
 
-    ids: np.ndarray
-    """int64 (rows, length), right-padded with 0; padding is never read, and cannot reach what is."""
     row: np.ndarray
-    """int64 (reads,): row of each position that is read."""
+    """int64 (reads,)."""
     position: np.ndarray
-    """int64 (reads,): position in the row whose output predicts the target. (row, position) pairs are distinct."""
+    """int64 (reads,): place in the row whose output predicts the target. (row, position) pairs are distinct, ascending."""
     read: np.ndarray
-    """int64 (targets,), ascending: which read each target uses."""
+    """int64 (targets,), ascending: which read each target uses. A place that several targets need is read once."""
     target: np.ndarray
     """int64 (targets,): token id asked for."""
     request: np.ndarray
     """int64 (targets,): index of the request each target belongs to."""
+
+    @classmethod
+    def collect(cls, length: int, row: list, position: list, target: list, request: list) -> Reads:
+        """From per-request pieces, lists of int arrays of equal lengths; `length` is that of a row."""
+        none = [np.zeros(0, dtype=np.int64)]
+        flat = np.concatenate(none + row) * length + np.concatenate(none + position)
+        distinct, read = np.unique(flat, return_inverse=True)
+        order = np.argsort(read, kind="stable")
+        return cls(
+            row=distinct // length,
+            position=distinct % length,
+            read=read[order].astype(np.int64),
+            target=np.concatenate(none + target)[order].astype(np.int64),
+            request=np.concatenate(none + request)[order].astype(np.int64),
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One forward call of the plain path."""
+
+    ids: np.ndarray
+    """int64 (rows, length), right-padded with 0; padding is never read, and cannot reach what is."""
+    reads: Reads
 
     @property
     def tokens(self) -> int:
@@ -54,9 +76,7 @@ def plan(requests: Sequence[Encoded], batch_tokens: int, max_length: int) -> lis
     row_of, rows = share_rows(requests)
     # Longest first: if memory does not suffice, it shows in the first batch and not in the last.
     order = sorted(range(len(rows)), key=lambda row: (-len(rows[row]), row))
-    members: list[list[int]] = [[] for _ in rows]
-    for request, row in enumerate(row_of):
-        members[row].append(request)
+    members = members_of(row_of, len(rows))
     batches: list[Batch] = []
     chosen: list[int] = []
     length = 0
@@ -73,7 +93,10 @@ def plan(requests: Sequence[Encoded], batch_tokens: int, max_length: int) -> lis
 
 
 def share_rows(requests: Sequence[Encoded]) -> tuple[list[int], list[np.ndarray]]:
-    """For each request the index of its row, and the distinct rows: no row is a prefix of another."""
+    """For each request the index of its row, and the distinct rows: no row is a prefix of another.
+
+    The rows stand in descending lexicographic order of their ids.
+    """
     # Big-endian bytes sort as the token lists do, and byte prefixes are token prefixes (all ids have the same width).
     keys = [request.ids[:-1].astype(">u4").tobytes() for request in requests]
     row_of = [0] * len(requests)
@@ -86,6 +109,14 @@ def share_rows(requests: Sequence[Encoded]) -> tuple[list[int], list[np.ndarray]
             rows.append(requests[index].ids[:-1])
         row_of[index] = len(rows) - 1
     return row_of, rows
+
+
+def members_of(row_of: Sequence[int], rows: int) -> list[list[int]]:
+    """Per row, the requests that read it."""
+    members: list[list[int]] = [[] for _ in range(rows)]
+    for request, row in enumerate(row_of):
+        members[row].append(request)
+    return members
 
 
 def _batch(
@@ -106,15 +137,4 @@ def _batch(
             position.append(np.arange(asked.start - 1, len(asked.ids) - 1))
             target.append(asked.ids[asked.start :])
             owner.append(np.full(count, request))
-    # A position that several targets need (four labels, say) is read once.
-    flat = np.concatenate(row) * ids.shape[1] + np.concatenate(position)
-    distinct, read = np.unique(flat, return_inverse=True)
-    order = np.argsort(read, kind="stable")
-    return Batch(
-        ids=ids,
-        row=distinct // ids.shape[1],
-        position=distinct % ids.shape[1],
-        read=read[order].astype(np.int64),
-        target=np.concatenate(target)[order].astype(np.int64),
-        request=np.concatenate(owner)[order].astype(np.int64),
-    )
+    return Batch(ids, Reads.collect(length, row, position, target, owner))

@@ -2,64 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import nn
 
-from olmes_monitor.errors import SetupError
+from olmes_monitor.errors import EvaluationError, SetupError
 from olmes_monitor.measure.summary import summarize
 from olmes_monitor.record.evaluation import Evaluation, Point
-from olmes_monitor.scoring.encode import MAX_LENGTH, Bos, Encoded, EncodedTask, Encoder
-from olmes_monitor.scoring.forward import (
-    Forward,
-    context_of,
-    device_of,
-    is_sharded,
-    log_likelihoods,
-    unwrap,
-    vocabulary_of,
-)
-from olmes_monitor.scoring.parallel import Ranks, share
-from olmes_monitor.scoring.plan import Batch, plan
+from olmes_monitor.scoring.budget import auto_batch_tokens
+from olmes_monitor.scoring.encode import MAX_LENGTH, Bos, Encoder
+from olmes_monitor.scoring.forward import context_of, device_of, is_sharded, unwrap, vocabulary_of
+from olmes_monitor.scoring.jobs import assign, make_jobs
+from olmes_monitor.scoring.parallel import Failure, Ranks
+from olmes_monitor.scoring.path import Choice, Forward, choose_path
 from olmes_monitor.scoring.preserve import preserved
 from olmes_monitor.scoring.table import describe_choices, fill_in, join
-from olmes_monitor.suite import FORMULATIONS, Formulation, Suite, Task, load_suite
+from olmes_monitor.suite import FORMULATIONS, Formulation, Suite, load_suite
 
-BATCH_TOKENS = 8192
-"""Tokens of one forward call by default: large enough to fill a GPU, small beside a training batch."""
+logger = logging.getLogger("olmes_monitor")
+
+AGREEMENTS = 8
+"""How often in an evaluation the ranks tell each other whether all is well."""
+SMALLEST_BUDGET = 64
+"""Tokens of a forward call below which an evaluation that runs out of memory is given up."""
 
 Progress = Callable[[int, int, str], None]
 """Called with the tokens forwarded so far, the tokens in all and the place (task and formulation)."""
-
-
-@dataclass
-class Job:
-    """One task in one formulation, as this rank scores it."""
-
-    task: Task
-    formulation: Formulation
-    encoded: EncodedTask
-    own: np.ndarray
-    """bool (requests + unconditional,): what this rank scores."""
-    batches: list[Batch]
-    forwards: int
-    """Forward calls that every rank makes: the largest number of batches that any rank has."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.task.name} {self.formulation}"
-
-    @property
-    def requests(self) -> list[Encoded]:
-        return [*self.encoded.requests, *self.encoded.unconditional]
 
 
 class Scorer:
@@ -77,88 +52,88 @@ class Scorer:
         *,
         bos: Bos = "auto",
         max_length: int | None = None,
-        batch_tokens: int = BATCH_TOKENS,
+        batch_tokens: int | Literal["auto"] = "auto",
+        path: Choice = "auto",
         formulations: tuple[Formulation, ...] = FORMULATIONS,
         context: Callable[[], AbstractContextManager] = nullcontext,
     ) -> None:
         """
         `max_length`: longest prompt in tokens; by default the model's declared context, at most 2048.
-        `batch_tokens`: tokens of one forward call. `context`: makes the context a forward runs in (autocast).
+        `batch_tokens`: tokens of one forward call; by default chosen from the model's size and the device's free memory.
+        `path`: "packed" (each distinct token forwarded once), "plain" (each distinct prompt), or "auto": packed where a
+        sample of questions gives the same numbers both ways. `context`: makes the context a forward runs in (autocast).
         """
         if not isinstance(model, nn.Module):
             raise SetupError(f"model is a {type(model).__name__}, not a torch.nn.Module")
-        if isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int) or batch_tokens < 1:
-            raise SetupError(f"batch_tokens takes a positive int, got {batch_tokens!r}")
+        if batch_tokens != "auto" and (type(batch_tokens) is not int or batch_tokens < 1):
+            raise SetupError(f'batch_tokens takes a positive int or "auto", got {batch_tokens!r}')
+        if path not in ("auto", "packed", "plain"):
+            raise SetupError(f'path takes "auto", "packed" or "plain", got {path!r}')
         if not formulations or set(formulations) - set(FORMULATIONS):
             raise SetupError(f"formulations takes some of {FORMULATIONS}, got {formulations!r}")
-        self.model = unwrap(model)
+        self.model, self.context = unwrap(model), context
         self.suite = load_suite(suite) if isinstance(suite, str) else suite
-        self.context = context
-        self.forward = Forward(self.model)
         self.device = device_of(self.model)
         self.ranks = Ranks.current(self.device)
         self.sharded = self.ranks.size > 1 and is_sharded(self.model)
         self.max_length = min(max_length or context_of(self.model) or MAX_LENGTH, MAX_LENGTH)
-        self.encoder = Encoder(tokenizer, bos, self.max_length)
-        self.formulations = formulations
+        encoder = Encoder(tokenizer, bos, self.max_length)
         self.ranks.same_everywhere(self.suite.fingerprint, "the suite's fingerprint")
-        self.jobs = [
-            self._job(task, formulation, batch_tokens)
-            for task in self.suite.tasks.values()
-            for formulation in formulations
-        ]
-        self._choices = {task.name: describe_choices(task) for task in self.suite.tasks.values()}
+        self.jobs = make_jobs(self.suite, formulations, encoder)
         self._check_ids()
-        self.tokens = sum(batch.tokens for job in self.jobs for batch in job.batches)
+        assign(self.jobs, self.ranks.rank, self.ranks.size)
+        self._first = np.concatenate([[0], np.cumsum([len(job.own) for job in self.jobs])])
+        self._choices = {task.name: describe_choices(task) for task in self.suite.tasks.values()}
+        with preserved(self.model), self.context():
+            Forward(self.model).check(torch.from_numpy(self._filler()).to(self.device))
+            self.path = choose_path(path, self.model, self.jobs, self.ranks, self.device, self.max_length)
         self.settings = {
-            "path": "plain",
-            "bos": self.encoder.bos_id,
+            "path": self.path.name,
+            "path_reason": self.path.reason,
+            "bos": encoder.bos_id,
             "max_length": self.max_length,
-            "batch_tokens": batch_tokens,
             "tokenizer": type(tokenizer).__name__,
             "first_ids": self.jobs[0].encoded.requests[0].ids[:8].tolist(),
+            "dtype": str(next(self.model.parameters(), torch.empty(0)).dtype),
         }
+        if batch_tokens == "auto":
+            # The smallest of the ranks' choices, for all.
+            batch_tokens = -self.ranks.max(-auto_batch_tokens(self.model, self.device, self.path.name))
+        self._plan(batch_tokens)
 
     @property
     def requests(self) -> int:
         """Log-likelihoods that an evaluation asks for, over all ranks."""
-        return sum(len(job.own) for job in self.jobs)
-
-    def check(self) -> None:
-        """One tiny forward pass; raises SetupError where the model does not map token ids to logits."""
-        ids = torch.from_numpy(self._filler()).to(self.device)
-        with preserved(self.model), self.context():
-            self.forward.check(ids)
+        return int(self._first[-1])
 
     def evaluate(self, point: Point, progress: Progress | None = None) -> Evaluation:
         """Score the whole suite as the model stands. A collective: all ranks call it and get the same result.
 
-        Raises EvaluationError on all ranks, with the first cause, where any rank fails.
+        Raises EvaluationError on all ranks, with the first cause, where any rank fails. Where one runs out of device
+        memory, all try again with half the tokens in a forward call, and remember.
         """
         started = time.perf_counter()
-        parts: list[np.ndarray] = []
-        done, forwards = 0, 0
-        with preserved(self.model), self.context():
-            for job in self.jobs:
-                values, error = self._run(job, progress, done)
-                self.ranks.agree(error, job.name)
-                parts.append(values)
-                done += sum(batch.tokens for batch in job.batches)
-                forwards += job.forwards if self.sharded else len(job.batches)
-            own = np.concatenate([job.own for job in self.jobs])
-            values = self.ranks.gather(np.concatenate(parts), own)
-            cost = {
-                "seconds": time.perf_counter() - started,
-                "requests": self.requests,
-                "tokens": self.ranks.sum(self.tokens),
-                "forwards": self.ranks.sum(forwards),
-                "ranks": self.ranks.size,
-            }
-        scores = self._table(values)
+        while True:
+            try:
+                values = self._log_likelihoods(progress)
+                break
+            except EvaluationError as error:
+                if not error.out_of_memory or self.batch_tokens < 2 * SMALLEST_BUDGET:
+                    raise
+                logger.warning("%s; trying again with batch_tokens=%d", error, self.batch_tokens // 2)
+            self._plan(self.batch_tokens // 2)
+        scores = join(fill_in(self._choices[name], columns, tokens) for name, columns, tokens in self._columns(values))
         tasks, metrics, problems = summarize(scores, {t.name: t.normalization for t in self.suite.tasks.values()})
         for job in self.jobs:
             counts = {key: getattr(job.encoded, key) for key in ("spanning", "shots_dropped", "cut")}
             tasks.setdefault(job.task.name, {})[f"encoding_{job.formulation}"] = counts
+        cost = {
+            "seconds": time.perf_counter() - started,
+            "requests": self.requests,
+            "tokens": self.tokens,
+            "forwards": self.forwards,
+            "ranks": self.ranks.size,
+        }
         return Evaluation(
             point=point,
             suite=self.suite.name,
@@ -169,65 +144,84 @@ class Scorer:
             problems=problems,
             cost=cost,
             versions=versions(),
-            settings={**self.settings, "dtype": str(next(self.model.parameters(), torch.empty(0)).dtype)},
+            settings=dict(self.settings),
         )
 
-    def _job(self, task: Task, formulation: Formulation, batch_tokens: int) -> Job:
-        encoded = self.encoder.encode_task(task, formulation)
-        requests = [*encoded.requests, *encoded.unconditional]
-        question = np.repeat(np.arange(len(task.questions)), [len(question.choices) for question in task.questions])
-        question = np.concatenate([question, question]) if encoded.unconditional else question
-        costs = np.bincount(question, weights=[len(request.ids) for request in requests])
-        mine = np.zeros(len(task.questions), dtype=bool)
-        mine[share(costs.tolist(), self.ranks.size)[self.ranks.rank]] = True
-        own = mine[question]
-        chosen = np.flatnonzero(own)
-        batches = plan([requests[i] for i in chosen], batch_tokens, self.max_length)
-        return Job(task, formulation, encoded, own, batches, self.ranks.max(len(batches)))
+    def _plan(self, batch_tokens: int) -> None:
+        """Plan every job for a budget, and count what the plan costs over all ranks."""
+        self.batch_tokens = self.settings["batch_tokens"] = batch_tokens
+        for job in self.jobs:
+            job.plan(self.path.name == "packed", batch_tokens, self.max_length)
+        self._calls = [(j, i) for j, job in enumerate(self.jobs) for i in range(len(job.calls))]
+        self._most_calls = self.ranks.max(len(self._calls))
+        fillers = (self._most_calls - len(self._calls)) if self.sharded else 0
+        own = sum(call.tokens for job in self.jobs for call in job.calls)
+        self.tokens = self.ranks.sum(own + fillers * self._filler().size)
+        self.forwards = self.ranks.sum(len(self._calls) + fillers)
 
-    def _run(self, job: Job, progress: Progress | None, done: int) -> tuple[np.ndarray, Exception | None]:
-        """This rank's log-likelihoods of a job: float64 (requests,), zero where they are another rank's.
-        `done`: tokens forwarded by the jobs before.
-
-        An error is returned, not raised: the other ranks must hear of it. Through a sharded model a rank that fails, or
-        has less work, sends filler rows instead, since the others wait for its part of each forward. (A failure deep inside
-        a sharded forward leaves the ranks out of step all the same; the process group's timeout ends that.)
-        """
+    def _log_likelihoods(self, progress: Progress | None) -> np.ndarray:
+        """float64 (requests of all jobs,), the same on every rank."""
         results: list[torch.Tensor] = []
-        error: Exception | None = None
-        for call in range(job.forwards if self.sharded else len(job.batches)):
-            batch = job.batches[call] if error is None and call < len(job.batches) else None
-            if batch is not None:
-                try:
-                    results.append(log_likelihoods(self.forward, batch, self.device))
-                    done += batch.tokens
-                except Exception as failure:
-                    error = failure
-            if self.sharded and (batch is None or error is not None):
-                error = self._send_filler(error)
-            if progress is not None:
-                progress(done, self.tokens, job.name)
-        values = np.zeros(len(job.own))
-        if error is None and results:
-            try:
-                found = torch.cat(results).cpu().numpy().astype(np.float64)
-            except Exception as failure:  # an asynchronous device error shows at the first synchronization
-                return values, failure
-            target_request = np.concatenate([batch.request for batch in job.batches])
-            chosen = np.flatnonzero(job.own)
-            values[chosen] = np.bincount(target_request, weights=found, minlength=len(chosen))
-        return values, error
+        failure: Failure | None = None
+        done = 0
+        with self._ready():
+            # All ranks go through the same numbers, so that they meet at the agreements.
+            stops = set(np.linspace(0, self._most_calls, AGREEMENTS + 1).astype(int)[1:].tolist())
+            for number in range(self._most_calls):
+                if failure is None and number < len(self._calls):
+                    j, i = self._calls[number]
+                    try:
+                        results.append(self.path.run(self.jobs[j].calls, i, self.device))
+                    except Exception as error:
+                        failure = Failure(self.jobs[j].name, error)
+                    done += self.jobs[j].calls[i].tokens
+                    if progress is not None:
+                        progress(done * self.ranks.size, self.tokens, self.jobs[j].name)
+                if self.sharded and (failure is not None or number >= len(self._calls)):
+                    failure = self._send_filler(failure)
+                if number + 1 in stops:
+                    self.ranks.agree(failure)
+            values, failure = self._collect(results)
+            self.ranks.agree(failure)
+        return self.ranks.gather(values, np.concatenate([job.own for job in self.jobs]))
 
-    def _send_filler(self, error: Exception | None) -> Exception | None:
-        """A forward call whose result nobody needs. Returns the first error: the one before, or its own."""
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        """The state of model and process in which forwards are made; afterwards all is as before, and nothing is held."""
+        with ExitStack() as stack:
+            stack.enter_context(preserved(self.model))
+            stack.enter_context(self.context())
+            stack.enter_context(self.path.attention())
+            stack.callback(self.path.clear)
+            yield
+
+    def _collect(self, results: list[torch.Tensor]) -> tuple[np.ndarray, Failure | None]:
+        """This rank's log-likelihoods: float64 (requests of all jobs,), zero where they are another rank's."""
+        values = np.zeros(self.requests)
+        if not results:
+            return values, None
         try:
-            self.forward(torch.from_numpy(self._filler()).to(self.device))
-        except Exception as failure:
-            return error or failure
-        return error
+            found = torch.cat(results).cpu().numpy().astype(np.float64)
+        except Exception as error:  # a device's errors show at the first synchronization
+            return values, Failure("the last forward calls", error)
+        own = [self._first[j] + np.flatnonzero(job.own) for j, job in enumerate(self.jobs)]
+        request = np.concatenate([own[j][self.jobs[j].calls[i].reads.request] for j, i in self._calls])
+        return np.bincount(request, weights=found, minlength=self.requests), None
+
+    def _send_filler(self, failure: Failure | None) -> Failure | None:
+        """A forward call whose result nobody needs, but the other ranks of a sharded model wait for this rank's part of.
+
+        Returns the first failure: the one before, or its own. (A failure deep inside a sharded forward leaves the ranks
+        out of step all the same; the process group's timeout ends that.)
+        """
+        try:
+            self.path.forward(torch.from_numpy(self._filler()).to(self.device))
+        except Exception as error:
+            return failure or Failure("a filler row", error)
+        return failure
 
     def _filler(self) -> np.ndarray:
-        """int64 (1, 4): ids any vocabulary has, for calls whose results nobody needs."""
+        """int64 (1, 4): ids any vocabulary has."""
         return np.zeros((1, min(4, self.max_length)), dtype=np.int64)
 
     def _check_ids(self) -> None:
@@ -239,24 +233,18 @@ class Scorer:
                 "tokenizer the model is trained with; pass the right one as tokenizer=..."
             )
 
-    def _table(self, values: np.ndarray) -> pa.Table:
-        """The gathered log-likelihoods (float64, job after job) as one table with a row per choice."""
-        return join(fill_in(self._choices[name], columns, tokens) for name, columns, tokens in self._columns(values))
-
     def _columns(self, values: np.ndarray) -> Iterator[tuple[str, dict[str, np.ndarray], np.ndarray | None]]:
         """Per task: its name, its log-likelihoods by column (those asked for) and its cf token counts."""
-        position = 0
         columns: dict[str, np.ndarray] = {}
         tokens = None
-        for i, job in enumerate(self.jobs):
-            count = len(job.encoded.requests)
-            columns[job.formulation] = values[position : position + count]
+        for j, job in enumerate(self.jobs):
+            mine, count = values[self._first[j] : self._first[j + 1]], len(job.encoded.requests)
+            columns[job.formulation] = mine[:count]
             if job.encoded.unconditional:
-                columns["unconditional"] = values[position + count : position + 2 * count]
+                columns["unconditional"] = mine[count:]
             if job.formulation == "cf":
                 tokens = np.array([len(request.ids) - request.start for request in job.encoded.requests])
-            position += len(job.own)
-            if i + 1 == len(self.jobs) or self.jobs[i + 1].task is not job.task:
+            if j + 1 == len(self.jobs) or self.jobs[j + 1].task is not job.task:
                 yield job.task.name, columns, tokens
                 columns, tokens = {}, None
 

@@ -30,11 +30,11 @@ def test_every_target_is_read_at_the_position_before_it():
     requests = [encoded(draw.integers(0, 5, size=n), int(draw.integers(1, n))) for n in draw.integers(2, 40, size=200)]
     found: list[list[int]] = [[] for _ in requests]
     for batch in plan(requests, 128, 64):
-        assert (np.diff(batch.read) >= 0).all()
-        pairs = set(zip(batch.row.tolist(), batch.position.tolist(), strict=True))
-        assert len(pairs) == len(batch.row), "a position is read twice"
-        for read, target, request in zip(batch.read, batch.target, batch.request, strict=True):
-            row, position = batch.row[read], batch.position[read]
+        assert (np.diff(batch.reads.read) >= 0).all()
+        pairs = set(zip(batch.reads.row.tolist(), batch.reads.position.tolist(), strict=True))
+        assert len(pairs) == len(batch.reads.row), "a position is read twice"
+        for read, target, request in zip(batch.reads.read, batch.reads.target, batch.reads.request, strict=True):
+            row, position = batch.reads.row[read], batch.reads.position[read]
             index = requests[request].start + len(found[request])
             assert batch.ids[row, : position + 1].tolist() == requests[request].ids[: position + 1].tolist()
             assert position == index - 1
@@ -68,7 +68,8 @@ def test_the_plan_is_deterministic():
     requests = [encoded(draw.integers(0, 9, size=n), 1) for n in draw.integers(2, 50, size=100)]
     first, second = plan(requests, 256, 64), plan(requests, 256, 64)
     for a, b in zip(first, second, strict=True):
-        assert all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("ids", "read", "target", "request"))
+        assert np.array_equal(a.ids, b.ids)
+        assert all(np.array_equal(getattr(a.reads, n), getattr(b.reads, n)) for n in ("read", "target", "request"))
 
 
 def test_no_requests_no_batches():

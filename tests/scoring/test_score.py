@@ -59,9 +59,11 @@ class HandWritten(nn.Module):
         return self.wrap(self.head(self.body(x, mask=mask, is_causal=True)))
 
 
-@pytest.mark.parametrize("batch_tokens", [64, 1000, 100_000])
-def test_log_likelihoods_equal_the_naive_loop(suite, tokenizer, llama, batch_tokens):
-    evaluation = score(llama, tokenizer, suite, batch_tokens=batch_tokens)
+@pytest.mark.parametrize("batch_tokens", [40, 64, 1000, 100_000])
+@pytest.mark.parametrize("path", ["plain", "packed"])
+def test_log_likelihoods_equal_the_naive_loop(suite, tokenizer, llama, batch_tokens, path):
+    evaluation = score(llama, tokenizer, suite, batch_tokens=batch_tokens, path=path)
+    assert evaluation.settings["path"] == path
     for name, task in suite.tasks.items():
         rows = evaluation.scores.filter(np.array(evaluation.scores["task"].to_pylist()) == name)
         cf, unconditional = split_unconditional(task, naive(llama, tokenizer, task, "cf"))
@@ -101,8 +103,8 @@ def test_the_vocabulary_is_worked_through_in_slices(suite, tokenizer, llama, mon
 
 
 def test_the_labels_of_a_question_come_from_one_row(suite, tokenizer, llama):
-    scorer = Scorer(llama, tokenizer, suite, formulations=("mcf",))
-    rows = sum(len(batch.ids) for job in scorer.jobs for batch in job.batches)
+    scorer = Scorer(llama, tokenizer, suite, formulations=("mcf",), path="plain")
+    rows = sum(len(batch.ids) for job in scorer.jobs for batch in job.calls)
     assert rows == sum(len(task.questions) for task in suite.tasks.values())
 
 
@@ -175,6 +177,8 @@ def test_what_is_not_a_language_model_is_refused(suite, tokenizer):
     ("settings", "words"),
     [
         ({"batch_tokens": 0}, "batch_tokens"),
+        ({"batch_tokens": "many"}, "batch_tokens"),
+        ({"path": "fast"}, "path takes"),
         ({"formulations": ("abc",)}, "formulations"),
         ({"formulations": ()}, "formulations"),
         ({"bos": True}, "no bos_token"),
@@ -196,9 +200,35 @@ def test_a_short_context_drops_whole_shots_and_counts_them(tokenizer):
     assert evaluation.settings["max_length"] == 64
 
 
-def test_the_model_is_called_without_cache_and_with_few_lm_head_positions(suite, tokenizer, llama):
+def test_the_plain_path_calls_without_cache_and_with_few_lm_head_positions(suite, tokenizer, llama):
+    scorer = Scorer(llama, tokenizer, suite, path="plain")
     seen = []
     llama.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
-    score(llama, tokenizer, suite)
+    scorer.evaluate(Point(0))
     assert all(kwargs["use_cache"] is False for kwargs in seen)
     assert all(len(kwargs["logits_to_keep"]) < kwargs["input_ids"].shape[1] / 2 for kwargs in seen)
+
+
+def test_running_out_of_memory_halves_the_forward_calls_and_remembers(suite, tokenizer, llama, caplog):
+    whole = score(llama, tokenizer, suite, batch_tokens=1024)
+    scorer = Scorer(llama, tokenizer, suite, batch_tokens=1024)
+
+    def device(module, args, kwargs):
+        if kwargs["input_ids"].numel() > 300:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    llama.register_forward_pre_hook(device, with_kwargs=True)
+    first = scorer.evaluate(Point(0))
+    assert first.settings["batch_tokens"] == 256
+    assert caplog.text.count("trying again with batch_tokens=") == 2
+    np.testing.assert_allclose(first.scores["cf"].to_numpy(), whole.scores["cf"].to_numpy(), atol=1e-5, rtol=0)
+    caplog.clear()
+    scorer.evaluate(Point(1))
+    assert caplog.text == ""
+
+
+def test_memory_that_is_never_enough_ends_with_the_cause(suite, tokenizer, llama):
+    scorer = Scorer(llama, tokenizer, suite)
+    llama.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory")))
+    with pytest.raises(EvaluationError, match="rank 0 of 1 failed in boxes cf: OutOfMemoryError"):
+        scorer.evaluate(Point(0))
