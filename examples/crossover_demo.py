@@ -38,15 +38,15 @@ class TinyLM(pl.LightningModule):
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--out", default="runs/crossover_demo", help="the run's folder")
-    arguments.add_argument("--steps", type=int, default=260, help="optimizer steps of 4096 tokens")
-    arguments.add_argument("--every", default="40K", help="tokens between two evaluations")
+    arguments.add_argument("--steps", type=int, default=500, help="optimizer steps of 4096 tokens")
+    arguments.add_argument("--every", default="60K", help="tokens between two evaluations")
     arguments.add_argument("--questions", type=int, default=60, help="questions of each task")
     args = arguments.parse_args()
 
     pl.seed_everything(0)
-    suite = load_suite("quick", tasks=["arc_easy", "csqa"], limit=args.questions)
+    suite = load_suite("quick", tasks=["arc_easy", "openbookqa"], limit=args.questions)
     tokenizer = tiny_tokenizer(suite)
-    rows = Rehearsal(suite, tokenizer, plain_rows=16 * args.steps // 5, ramp_rows=16 * args.steps // 2)
+    rows = Rehearsal(suite, tokenizer, plain_rows=16 * args.steps // 3, ramp_rows=16 * args.steps // 2)
 
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)

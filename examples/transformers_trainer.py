@@ -21,7 +21,7 @@ def main() -> None:
     arguments.add_argument("--questions", type=int, default=40, help="questions of each task")
     args = arguments.parse_args()
 
-    suite = load_suite("quick", tasks=["arc_easy", "csqa"], limit=args.questions)
+    suite = load_suite("quick", tasks=["arc_easy", "openbookqa"], limit=args.questions)
     tokenizer = tiny_tokenizer(suite)
     trainer = Trainer(
         model=tiny_llama(len(tokenizer)),

@@ -41,7 +41,7 @@ class TrunkLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Trunk and row, one after the other; the trunk itself is never written."""
-        if self.keys is not None:
+        if self.keys is not None and self.values is not None:
             key_states = torch.cat([self.keys, key_states], dim=-2)
             value_states = torch.cat([self.values, value_states], dim=-2)
         if self._keep:

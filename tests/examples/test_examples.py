@@ -27,7 +27,7 @@ def test_the_crossover_demo_leaves_records_a_wandb_run_and_a_picture(tmp_path):
     out = tmp_path / "runs" / "crossover_demo"
     record = load_run(out)
     assert [e.point.step for e in record.evaluations] == [0, 5, 10, 12]
-    assert set(record.tasks) == {"arc_easy", "csqa"}
+    assert set(record.tasks) == {"arc_easy", "openbookqa"}
     rows = [row["olmes/tokens"] for row in history(offline_run(out)) if "olmes/tokens" in row]
     assert rows == [e.point.tokens for e in record.evaluations]
     assert (out / "crossover.png").read_bytes().startswith(b"\x89PNG")
