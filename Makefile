@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export HF_HUB_DISABLE_TELEMETRY := 1
 export WANDB_MODE ?= offline
 
-.PHONY: help setup demo test test-fast check bench clean
+.PHONY: help setup demo test test-fast check check-peers clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
@@ -37,5 +37,14 @@ check: $(READY) ## lint, format, types
 	ln -s $(CURDIR)/olmes_monitor/* build/typed/olmes_monitor/ && ln -s $(CURDIR)/callbacks build/typed/olmes_monitor/
 	cd build/typed && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p olmes_monitor
 
+# An environment of its own: lm-eval's pins are not ours. MODEL is a transformers folder of SmolLM2-135M.
+check-peers: ## every log-likelihood and prediction against lm-evaluation-harness (MODEL=folder, about ten minutes)
+	test -n "$(MODEL)" || { echo "make check-peers MODEL=<folder of SmolLM2-135M in transformers format>"; exit 2; }
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet torch==2.13.0
+	.venv-peers/bin/python -m pip install --quiet --requirement tests/peers/requirements.txt
+	.venv-peers/bin/python -m pip install --quiet --no-deps --editable .
+	.venv-peers/bin/python tests/peers/check_lm_eval.py $(MODEL)
+
 clean: ## remove what make made
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-peers build .mypy_cache .ruff_cache .pytest_cache

@@ -31,22 +31,22 @@ class TinyLM(pl.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=2e-3, weight_decay=0.01)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.trainer.max_steps, eta_min=2e-4)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.trainer.max_steps, eta_min=4e-4)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--out", default="runs/crossover_demo", help="the run's folder")
-    arguments.add_argument("--steps", type=int, default=500, help="optimizer steps of 4096 tokens")
-    arguments.add_argument("--every", default="60K", help="tokens between two evaluations")
+    arguments.add_argument("--steps", type=int, default=320, help="optimizer steps of 4096 tokens")
+    arguments.add_argument("--every", default="40K", help="tokens between two evaluations")
     arguments.add_argument("--questions", type=int, default=60, help="questions of each task")
     args = arguments.parse_args()
 
     pl.seed_everything(0)
     suite = load_suite("quick", tasks=["arc_easy", "openbookqa"], limit=args.questions)
     tokenizer = tiny_tokenizer(suite)
-    rows = Rehearsal(suite, tokenizer, plain_rows=16 * args.steps // 3, ramp_rows=16 * args.steps // 2)
+    rows = Rehearsal(suite, tokenizer, plain_rows=8 * args.steps // 4, ramp_rows=8 * args.steps // 3)
 
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def main() -> None:
         log_every_n_steps=20,
     )
     trainer.callbacks.append(OLMESCallback(every=args.every, suite=suite, out=out))
-    trainer.fit(TinyLM(tiny_llama(len(tokenizer)), tokenizer), DataLoader(rows, batch_size=16))
+    trainer.fit(TinyLM(tiny_llama(len(tokenizer)), tokenizer), DataLoader(rows, batch_size=8))
 
     run = load_run(out, fingerprint=suite.fingerprint)
     run.plot(out / "crossover.png")

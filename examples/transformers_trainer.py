@@ -16,7 +16,7 @@ from olmes_monitor import OLMESCallback, load_suite
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--out", default="runs/transformers_trainer", help="the run's folder")
-    arguments.add_argument("--steps", type=int, default=160, help="optimizer steps of 4096 tokens")
+    arguments.add_argument("--steps", type=int, default=200, help="optimizer steps of 4096 tokens")
     arguments.add_argument("--every", default="60K", help="tokens between two evaluations")
     arguments.add_argument("--questions", type=int, default=40, help="questions of each task")
     args = arguments.parse_args()
@@ -28,7 +28,7 @@ def main() -> None:
         args=TrainingArguments(
             output_dir=args.out,
             max_steps=args.steps,
-            per_device_train_batch_size=16,
+            per_device_train_batch_size=8,
             learning_rate=2e-3,
             lr_scheduler_type="cosine",
             logging_steps=20,
@@ -37,7 +37,7 @@ def main() -> None:
             disable_tqdm=True,
             use_cpu=True,
         ),
-        train_dataset=Rehearsal(suite, tokenizer, plain_rows=16 * args.steps // 4, ramp_rows=16 * args.steps // 4),
+        train_dataset=Rehearsal(suite, tokenizer, plain_rows=8 * args.steps // 4, ramp_rows=8 * args.steps // 4),
         processing_class=tokenizer,
         data_collator=default_data_collator,
     )

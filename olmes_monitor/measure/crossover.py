@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from olmes_monitor.measure.accuracy import mean, stderr
 
 State = Literal["tentative", "not_reached", "from_start", "reverted", "undecided"]
-"""tentative: the gap turned positive and stayed so to the last evaluation. not_reached: it is not positive at the end,
-or MCF is not above its floor there. from_start: positive at every evaluation: the crossover lies before the first.
-reverted: not positive at the end, though it once was for two evaluations in a row, by more than two standard errors.
-undecided: fewer than two evaluations with values."""
+"""MCF leads at an evaluation if it is above CF and above its floor: two curves at chance cross often and mean nothing by it.
+tentative: it took the lead and kept it to the last evaluation. not_reached: it does not lead at the end. from_start: it
+leads at every evaluation: the crossover lies before the first. reverted: it does not lead at the end, though it once did
+for two evaluations in a row, by more than two standard errors. undecided: fewer than two evaluations with values."""
 
 CLEAR = 2.0
 """Standard errors beyond which a gap counts as clearly positive."""
@@ -26,7 +26,7 @@ class Crossover:
 
     state: State
     tokens: int | None = None
-    """Token count from which the gap stays positive, interpolated; None in every state but `tentative`."""
+    """Token count from which MCF keeps the lead, interpolated; None in every state but `tentative`."""
     lo: int | None = None
     """Lower end of the interval of `tokens`; None while no interval is known."""
     hi: int | None = None
@@ -52,15 +52,15 @@ def find_crossover(
     subjects: ArrayLike | None = None,
     tasks: ArrayLike | None = None,
 ) -> Crossover:
-    """The token count where the gap turns positive and stays so to the last evaluation.
+    """The token count where MCF takes the lead and keeps it to the last evaluation.
 
     tokens: int (evaluations,), strictly increasing. cf, mcf: either what was answered right, bool or 0/1 floats
     (evaluations, questions), the same questions in both; or accuracies (evaluations,) between 0 and 1, together with n,
     the number of questions. The first gives a paired standard error, usually a much smaller one. A NaN takes its whole
-    evaluation out. steps: int (evaluations,). floor: what MCF must exceed at the end; two curves at chance cross often
-    and mean nothing by it. subjects, tasks: a label for each question, for averages over subjects (MMLU) and tasks.
+    evaluation out. steps: int (evaluations,). floor: what MCF must exceed to lead, beside CF. subjects, tasks: a label for each question, for averages over subjects (MMLU) and tasks.
 
-    The crossing is interpolated linearly between the last evaluation whose gap is not positive and the next one.
+    The crossing is interpolated linearly, on MCF − max(CF, floor), between the last evaluation at which that is not
+    positive and the next one.
     Raises ValueError for shapes that do not fit, tokens that do not increase, or accuracies without n.
     """
     tokens = np.asarray(tokens)
@@ -72,32 +72,31 @@ def find_crossover(
     else:
         gap, error, level = mcf - cf, _unpaired(cf, mcf, n or 0), mcf
     gap = np.round(gap, 12)  # a macro average of equal parts may miss zero by 1e-17, and the sign decides here
-    finite = np.flatnonzero(np.isfinite(gap))
-    state = _state(gap[finite], error[finite])
-    if floor is not None and state in ("tentative", "from_start") and level[finite[-1]] <= floor:
-        state = "not_reached"
+    lead = gap if floor is None else np.minimum(gap, np.round(level - floor, 12))
+    finite = np.flatnonzero(np.isfinite(lead))
+    state = _state(lead[finite], error[finite])
     at = step = None
     if state == "tentative":
-        before = int(np.flatnonzero(gap[finite] <= 0)[-1])
+        before = int(np.flatnonzero(lead[finite] <= 0)[-1])
         pair = finite[before : before + 2]
-        at = _zero(tokens[pair], gap[pair])
-        step = None if steps is None else _zero(np.asarray(steps)[pair], gap[pair])
+        at = _zero(tokens[pair], lead[pair])
+        step = None if steps is None else _zero(np.asarray(steps)[pair], lead[pair])
     return Crossover(state, at, step=step, evaluated=tokens, gap=gap, stderr=error)
 
 
-def _state(gap: NDArray[np.float64], error: NDArray[np.float64]) -> State:
+def _state(lead: NDArray[np.float64], error: NDArray[np.float64]) -> State:
     """State of a curve without NaN, (evaluations,)."""
-    if len(gap) < 2:
+    if len(lead) < 2:
         return "undecided"
-    if gap[-1] > 0:
-        return "from_start" if np.all(gap > 0) else "tentative"
-    clear = (gap > 0) & (gap > CLEAR * error)  # False where the error is NaN (one question)
+    if lead[-1] > 0:
+        return "from_start" if np.all(lead > 0) else "tentative"
+    clear = (lead > 0) & (lead > CLEAR * error)  # False where the error is NaN (one question)
     return "reverted" if np.any(clear[1:] & clear[:-1]) else "not_reached"
 
 
-def _zero(x: NDArray[np.int64], gap: NDArray[np.float64]) -> int:
-    """Where the line through (x[0], gap[0] ≤ 0) and (x[1], gap[1] > 0) is zero, rounded to a whole count."""
-    return round(float(x[0] + (x[1] - x[0]) * (-gap[0] / (gap[1] - gap[0]))))
+def _zero(x: NDArray[np.int64], lead: NDArray[np.float64]) -> int:
+    """Where the line through (x[0], lead[0] ≤ 0) and (x[1], lead[1] > 0) is zero, rounded to a whole count."""
+    return round(float(x[0] + (x[1] - x[0]) * (-lead[0] / (lead[1] - lead[0]))))
 
 
 def _unpaired(cf: NDArray[np.float64], mcf: NDArray[np.float64], n: int) -> NDArray[np.float64]:

@@ -75,6 +75,14 @@ def test_at_its_floor_mcf_has_overtaken_nothing():
     assert find_crossover(tokens[1:], cf[1:], mcf[1:], n=1000, floor=0.25).state == "not_reached"
 
 
+def test_a_lead_below_the_floor_is_none_so_noise_at_the_start_hides_no_crossing():
+    """CF starts far below chance: MCF is above it from the first evaluation on, but rises above its floor at 250 only."""
+    tokens, cf, mcf = [0, 100, 200, 300, 400], [0.1, 0.15, 0.2, 0.2, 0.2], [0.25, 0.3, 0.28, 0.32, 0.5]
+    assert find_crossover(tokens, cf, mcf, n=1000).state == "from_start"
+    found = find_crossover(tokens, cf, mcf, n=1000, floor=0.3)
+    assert (found.state, found.tokens) == ("tentative", 250)
+
+
 def test_answers_give_the_paired_error_and_accuracies_the_unpaired():
     cf = np.zeros((2, 100), dtype=bool)
     cf[:, :50] = True
