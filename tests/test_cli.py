@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from conftest import make_llama
+from parts import make_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from olmes_monitor import Task, cli

@@ -3,7 +3,7 @@ import logging
 
 import pytest
 import torch
-from conftest import make_task
+from parts import make_task
 
 from olmes_monitor import Monitor, Suite, load_run
 from olmes_monitor.errors import OLMESError, RecordError, SetupError

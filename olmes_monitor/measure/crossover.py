@@ -57,7 +57,8 @@ def find_crossover(
     tokens: int (evaluations,), strictly increasing. cf, mcf: either what was answered right, bool or 0/1 floats
     (evaluations, questions), the same questions in both; or accuracies (evaluations,) between 0 and 1, together with n,
     the number of questions. The first gives a paired standard error, usually a much smaller one. A NaN takes its whole
-    evaluation out. steps: int (evaluations,). floor: what MCF must exceed to lead, beside CF. subjects, tasks: a label for each question, for averages over subjects (MMLU) and tasks.
+    evaluation out. steps: int (evaluations,). floor: what MCF must exceed to lead, beside CF. subjects,
+    tasks: a label for each question, for averages over subjects (MMLU) and tasks.
 
     The crossing is interpolated linearly, on MCF − max(CF, floor), between the last evaluation at which that is not
     positive and the next one.

@@ -6,8 +6,8 @@ import json
 import lightning.pytorch
 import pytest
 import torch
-from conftest import make_llama
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
+from parts import make_llama
 from torch.utils.data import DataLoader
 from wandb_file import axes, history, offline_run
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import wandb
-from conftest import make_llama
+from parts import make_llama
 from transformers import Trainer, TrainingArguments, default_data_collator
 from wandb_file import axes, history, offline_run
 
@@ -125,13 +125,12 @@ def test_a_checkpoint_from_before_the_callback_can_be_resumed(tokenizer, suite, 
     assert (tmp_path / "checkpoint-8").exists()
 
 
-def test_the_live_wandb_run_gets_one_row_an_evaluation_on_the_token_axis(tokenizer, callback, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    monkeypatch.setenv("WANDB_PROJECT", "test")
-    trainer = make_trainer(tmp_path, tokenizer, report_to="wandb", logging_steps=1)
-    trainer.add_callback(callback)
-    trainer.train()
-    wandb.finish()
+def test_the_live_wandb_run_gets_one_row_an_evaluation_on_the_token_axis(tokenizer, callback, tmp_path):
+    # Ours, because wandb reads WANDB_DIR once a process; the Trainer takes a run that is there and adds its "*" rule.
+    with wandb.init(mode="offline", dir=tmp_path, project="test"):
+        trainer = make_trainer(tmp_path, tokenizer, report_to="wandb", logging_steps=1)
+        trainer.add_callback(callback)
+        trainer.train()
     path = offline_run(tmp_path)
     rows = [row for row in history(path) if "olmes/tokens" in row]
     assert [row["olmes/tokens"] for row in rows] == [0, 3 * BATCH, 6 * BATCH, 8 * BATCH]

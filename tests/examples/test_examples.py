@@ -14,7 +14,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(name, *arguments, cwd):
+    # A W&B service of this process would resolve the example's folder from its own working directory.
     environment = {**os.environ, "COLUMNS": "100"}
+    environment.pop("WANDB_SERVICE", None)
     command = [sys.executable, str(EXAMPLES / name), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=cwd, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr

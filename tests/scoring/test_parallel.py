@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import make_llama, make_task
+from parts import make_llama, make_task
 from ranks import run_ranks
 
 from olmes_monitor import Point, Suite, score

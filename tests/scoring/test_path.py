@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import make_llama, make_task
+from parts import make_llama, make_task
 from torch import nn
 
 from olmes_monitor import Point, Suite, score

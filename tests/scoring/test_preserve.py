@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import make_llama
+from parts import make_llama
 from torch import nn
 
 from olmes_monitor import score

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import make_llama, make_task
+from parts import make_llama, make_task
 from torch import nn
 
 from olmes_monitor import Point, Suite, score
