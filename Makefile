@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export HF_HUB_DISABLE_TELEMETRY := 1
 export WANDB_MODE ?= offline
 
-.PHONY: help setup demo test test-fast check check-peers clean
+.PHONY: help setup demo test test-fast test-oldest check check-peers clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
@@ -29,6 +29,12 @@ test: $(READY) ## all tests
 test-fast: $(READY) ## the tests without the slow ones
 	$(BIN)/python -m pytest -m "not slow"
 
+test-oldest: ## the tests with the oldest packages that pyproject.toml admits, in .venv-oldest
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet torch==2.13.0
+	.venv-oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt --editable '.[dev]'
+	.venv-oldest/bin/python -m pytest -m "not slow"
+
 # mypy sees the package as it is installed: callbacks/ inside it.
 check: $(READY) ## lint, format, types
 	$(BIN)/ruff check .
@@ -47,4 +53,4 @@ check-peers: ## every log-likelihood and prediction against lm-evaluation-harnes
 	.venv-peers/bin/python tests/peers/check_lm_eval.py $(MODEL)
 
 clean: ## remove what make made
-	rm -rf $(VENV) .venv-peers build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-peers .venv-oldest build .mypy_cache .ruff_cache .pytest_cache

@@ -127,7 +127,7 @@ def test_a_checkpoint_from_before_the_callback_can_be_resumed(tokenizer, suite, 
 
 def test_the_live_wandb_run_gets_one_row_an_evaluation_on_the_token_axis(tokenizer, callback, tmp_path):
     # Ours, because wandb reads WANDB_DIR once a process; the Trainer takes a run that is there and adds its "*" rule.
-    with wandb.init(mode="offline", dir=tmp_path, project="test"):
+    with wandb.init(mode="offline", dir=str(tmp_path), project="test"):
         trainer = make_trainer(tmp_path, tokenizer, report_to="wandb", logging_steps=1)
         trainer.add_callback(callback)
         trainer.train()

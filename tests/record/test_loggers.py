@@ -13,7 +13,7 @@ ROW = {"olmes/cf/boxes": 0.5, "olmes/mcf/boxes": 0.25, "olmes/tokens": 1000, "ol
 
 @pytest.fixture
 def run(tmp_path):
-    with wandb.init(mode="offline", dir=tmp_path, project="test") as run:
+    with wandb.init(mode="offline", dir=str(tmp_path), project="test") as run:
         yield run
 
 
@@ -55,7 +55,7 @@ def test_without_a_run_nothing_is_started():
 def test_a_new_run_gets_the_rules_again(tmp_path):
     sink = WandbSink(live_wandb_run)
     for name in ("a", "b"):
-        with wandb.init(mode="offline", dir=tmp_path / name, project="test"):
+        with wandb.init(mode="offline", dir=str(tmp_path / name), project="test"):
             sink(ROW)
     assert axes(offline_run(tmp_path / "b"))["olmes/cf/boxes"] == "olmes/tokens"
 

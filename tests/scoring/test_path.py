@@ -34,7 +34,7 @@ PACKED = {
     "mistral, wide window": ("Mistral", SMALL | {"sliding_window": 4096}),
     "gemma": ("Gemma", SMALL | {"head_dim": 8}),
     "olmo2": ("Olmo2", SMALL),
-    "phi": ("Phi", SMALL),
+    "phi": ("Phi", SMALL | {"pad_token_id": 0}),
     "phi3": ("Phi3", SMALL | {"pad_token_id": 0}),
     "mixtral": ("Mixtral", SMALL | {"num_local_experts": 4, "sliding_window": None}),
     "olmoe": ("Olmoe", SMALL | {"num_experts": 4, "num_experts_per_tok": 2}),
