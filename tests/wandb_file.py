@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,16 @@ BLOCK = 32 * 1024
 
 
 def records(path: Path) -> list[Any]:
-    """Every record of an offline run, in order."""
+    """Every record of a finished offline run, in order. (Some versions write the end after finish() has returned.)"""
+    for _ in range(100):
+        found = _records(path)
+        if any(record.WhichOneof("record_type") == "exit" for record in found):
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{path.name} has no end after ten seconds")
+
+
+def _records(path: Path) -> list[Any]:
     from wandb.proto import wandb_internal_pb2
 
     found = []

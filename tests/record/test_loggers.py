@@ -55,6 +55,7 @@ def test_without_a_run_nothing_is_started():
 def test_a_new_run_gets_the_rules_again(tmp_path):
     sink = WandbSink(live_wandb_run)
     for name in ("a", "b"):
+        (tmp_path / name).mkdir()
         with wandb.init(mode="offline", dir=str(tmp_path / name), project="test"):
             sink(ROW)
     assert axes(offline_run(tmp_path / "b"))["olmes/cf/boxes"] == "olmes/tokens"
