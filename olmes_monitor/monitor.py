@@ -23,6 +23,9 @@ from olmes_monitor.suite import Suite, load_suite
 
 logger = logging.getLogger("olmes_monitor")
 
+WORTH_A_WARNING = 0.2
+"""Share of the training compute beyond which a user should know what the evaluations cost."""
+
 
 class Monitor:
     """Asks the model a suite's questions at set token intervals, keeps the answers and logs the curves.
@@ -60,7 +63,7 @@ class Monitor:
         Suite; `tasks` and `limit` choose among its tasks and cap the questions of each. `out`: the run's folder; the
         record goes to `out`/olmes. `log`: called with each evaluation's row (name → value), or several such callables.
         `on_error`: whether a failed evaluation is recorded and training goes on, or raises. `console`: print the tables.
-        `scoring`: bos, max_length, batch_tokens, formulations, context, as in Scorer.
+        `scoring`: bos, max_length, batch_tokens, path, formulations, permutations, context, as in Scorer.
 
         Raises SetupError where something does not fit, DataError where the questions cannot be had, RecordError where
         the folder cannot be written: on every rank, before training.
@@ -97,6 +100,12 @@ class Monitor:
         """Say what an evaluation costs, and make the first one if this is the start of a run (0 tokens)."""
         self._check_fingerprint()
         self._say(self.describe())
+        if self.main and self.compute_share > WORTH_A_WARNING:
+            logger.warning(
+                "an evaluation costs %.0f %% of the training compute between two of them; a larger every, or suite='quick', "
+                "costs less",
+                100 * self.compute_share,
+            )
         self._since = time.monotonic()
         return self.evaluate() if self.schedule.at_start and self.tokens == 0 else None
 
@@ -159,6 +168,12 @@ class Monitor:
         evaluated = int(state.get("evaluated", -1))
         self._evaluated = None if evaluated < 0 else evaluated
 
+    @property
+    def compute_share(self) -> float:
+        """An evaluation's share of the training compute of one interval: forward tokens against forward and backward
+        ones, a backward pass counted as two forward passes."""
+        return self.scorer.tokens / (3 * self.schedule.every)
+
     def describe(self) -> str:
         """One line: what is asked, how often, and what it costs."""
         suite, scorer = self.scorer.suite, self.scorer
@@ -166,7 +181,8 @@ class Monitor:
         return (
             f"olmes_monitor: suite {suite.name} ({suite.fingerprint}): {len(suite.tasks)} tasks, {questions:,} questions, "
             f"{scorer.requests:,} requests, {format_tokens(scorer.tokens)} tokens forwarded ({scorer.path.name} path) by an "
-            f"evaluation every {format_tokens(self.schedule.every)} tokens; record in {self.out / 'olmes'}"
+            f"evaluation every {format_tokens(self.schedule.every)} tokens, {self.compute_share:.2%} of the training compute; "
+            f"record in {self.out / 'olmes'}"
         )
 
     def _failed(self, point: Point, error: Exception) -> Evaluation:

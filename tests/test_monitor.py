@@ -57,6 +57,12 @@ def test_the_record_holds_what_was_logged(suite, tokenizer, llama, tmp_path):
     assert run.evaluations[1].metrics["olmes/cf/boxes"] == rows[1]["olmes/cf/boxes"]
 
 
+def test_scoring_settings_reach_the_scorer(suite, tokenizer, llama, tmp_path):
+    with quiet(llama, tokenizer, suite, tmp_path, at_end=False, permutations="cyclic"):
+        pass
+    assert "debiased" in load_run(tmp_path).evaluations[0].tasks["boxes"]["cyclic"]
+
+
 def test_a_failed_evaluation_is_recorded_and_training_goes_on(suite, tokenizer, llama, tmp_path, caplog):
     rows = []
     monitor = quiet(llama, tokenizer, suite, tmp_path, log=rows.append)
@@ -171,5 +177,19 @@ def test_the_console_shows_the_cost_the_tables_and_the_crossings(suite, tokenize
         monitor.step(tokens=1000)
     shown = capsys.readouterr().out
     assert f"suite tiny ({suite.fingerprint}): 2 tasks, 21 questions" in " ".join(shown.split())
+    assert "of the training compute" in " ".join(shown.split())
     assert shown.count("boxes") >= 3
     assert "average" in shown
+
+
+def test_an_evaluation_that_costs_much_of_the_training_says_so_before_the_first_step(
+    suite, tokenizer, llama, tmp_path, caplog
+):
+    cheap = quiet(llama, tokenizer, suite, tmp_path / "a", every="1B", at_start=False)
+    with caplog.at_level(logging.WARNING, "olmes_monitor"):
+        cheap.start()
+    assert caplog.text == ""
+    dear = quiet(llama, tokenizer, suite, tmp_path / "b", every=cheap.scorer.tokens, at_start=False)
+    with caplog.at_level(logging.WARNING, "olmes_monitor"):
+        dear.start()
+    assert "an evaluation costs 33 % of the training compute" in caplog.text
