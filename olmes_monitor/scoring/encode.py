@@ -89,6 +89,12 @@ class Encoder:
         return int(self._prefix[0]) if len(self._prefix) else None
 
     @property
+    def identity(self) -> str | None:
+        """A text that two encoders share only if they give every task the same ids; None where that cannot be told."""
+        texts = self._texts.identity
+        return None if texts is None else f"{texts} {self._prefix.tolist()} {self.max_length}"
+
+    @property
     def characters(self) -> int:
         """Characters given to the tokenizer so far."""
         return self._texts.characters

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from olmes_monitor.scoring.encode import Encoded
-from olmes_monitor.scoring.plan import Reads, members_of, share_rows
+from olmes_monitor.scoring.plan import Reads, share_rows, shared_with_previous
 
 MIN_TRUNK = 64
 """Shortest shared prefix, in tokens, that is worth a forward call of its own; a shorter one is repeated in each row."""
@@ -56,8 +56,8 @@ def pack(requests: Sequence[Encoded], budget: int) -> list[PackedRow]:
         return []
     row_of, rows = share_rows(requests)
     rows.reverse()
-    members = members_of([len(rows) - 1 - row for row in row_of], len(rows))
-    return _Packer(requests, rows, members, budget).rows()
+    asked = _Asked.of(requests, len(rows) - 1 - np.array(row_of), len(rows))
+    return _Packer(rows, asked, budget).rows()
 
 
 def trie_nodes(requests: Sequence[Encoded]) -> int:
@@ -66,158 +66,186 @@ def trie_nodes(requests: Sequence[Encoded]) -> int:
         return 0
     _, rows = share_rows(requests)
     rows.reverse()
-    return sum(map(len, rows)) - int(_shared(rows).sum())
+    return sum(map(len, rows)) - int(shared_with_previous(rows).sum())
 
 
-def _shared(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """int64 (rows,): tokens that each row shares with the one before it; 0 for the first."""
-    shared = np.zeros(len(rows), dtype=np.int64)
-    for i in range(1, len(rows)):
-        n = min(len(rows[i - 1]), len(rows[i]))
-        differs = rows[i - 1][:n] != rows[i][:n]
-        first = int(differs.argmax())
-        shared[i] = first if differs[first] else n
-    return shared
+@dataclass(frozen=True)
+class _Asked:
+    """What the requests ask for, sorted by the list whose path they are read on."""
+
+    request: np.ndarray
+    """int64 (requests,): index of each."""
+    first: np.ndarray
+    """int64 (lists + 1,): those of list i stand at first[i]:first[i + 1]."""
+    start: np.ndarray
+    """int64 (requests,): where the continuation starts."""
+    length: np.ndarray
+    """int64 (requests,): tokens in all."""
+    offset: np.ndarray
+    """int64 (requests + 1,): the continuation's place in `target`."""
+    target: np.ndarray
+    """int32 (targets,): the continuations, one after the other."""
+
+    @classmethod
+    def of(cls, requests: Sequence[Encoded], list_of: np.ndarray, lists: int) -> _Asked:
+        """list_of: int64 (requests,), the list that each request's input is a prefix of."""
+        request = np.argsort(list_of, kind="stable")
+        start = np.array([requests[i].start for i in request], dtype=np.int64)
+        length = np.array([len(requests[i].ids) for i in request], dtype=np.int64)
+        return cls(
+            request=request,
+            first=np.searchsorted(list_of[request], np.arange(lists + 1)),
+            start=start,
+            length=length,
+            offset=np.concatenate([[0], np.cumsum(length - start)]),
+            target=np.concatenate([requests[i].ids[requests[i].start :] for i in request]),
+        )
 
 
 class _Packer:
     """Walks the sorted token lists; `lists[a:b]` always share at least the tokens of the trunk they stand on."""
 
-    def __init__(
-        self,
-        requests: Sequence[Encoded],
-        lists: Sequence[np.ndarray],
-        members: Sequence[Sequence[int]],
-        budget: int,
-    ) -> None:
-        self.requests, self.lists, self.members, self.budget = requests, lists, members, budget
-        self.shared = _shared(lists)
+    def __init__(self, lists: Sequence[np.ndarray], asked: _Asked, budget: int) -> None:
+        self.lists, self.asked, self.budget = lists, asked, budget
+        self.shared = shared_with_previous(lists)
         self.lengths = np.array([len(ids) for ids in lists])
-        own = self.lengths - self.shared
-        self.before = np.concatenate([[0], np.cumsum(own)])
+        self.before = np.concatenate([[0], np.cumsum(self.lengths - self.shared)])
         self.found: list[_Building] = []
 
     def rows(self) -> list[PackedRow]:
         self._split(0, len(self.lists), -1, 0)
+        # Trunks last: they are read by the rows that stand on them.
+        for building in self.found:
+            if not building.is_trunk:
+                self._read(building)
         return [building.finish() for building in self.found]
 
     def _split(self, a: int, b: int, trunk: int, depth: int) -> None:
         """Pack lists[a:b] after a trunk of `depth` tokens."""
         common = int(self.shared[a + 1 : b].min()) if b - a > 1 else depth
         if self._nodes(a, b, depth) > self.budget and common - depth >= MIN_TRUNK:
-            building = _Building(trunk, depth, is_trunk=True, parents=self._chain(trunk))
-            building.add(self.lists[a][:common], depth)
-            self.found.append(building)
+            ids = self.lists[a][:common]
+            self.found.append(_Building(trunk, depth, True, [ids], np.array([a]), np.array([depth])))
             trunk, depth = len(self.found) - 1, common
-        loose: list[int] = []
-        starts = [a, *(i for i in range(a + 1, b) if self.shared[i] < depth + MIN_TRUNK), b]
-        for first, last in pairwise(starts):
-            if last - first > 1 and self._nodes(first, last, depth) > self.budget:
-                self._split(first, last, trunk, depth)
-            else:
-                loose += range(first, last)
-        for run in self._cut(loose, depth):
-            building = _Building(trunk, depth, is_trunk=False, parents=self._chain(trunk))
-            for previous, i in zip([None, *run[:-1]], run, strict=True):
-                building.add(self.lists[i], depth if previous is None else max(depth, self._between(previous, i)))
-                for request in self.members[i]:
-                    building.read(self.requests[request], request)
-            self.found.append(building)
+        apart = 1 + np.flatnonzero(self.shared[a + 1 : b] < depth + MIN_TRUNK)
+        starts = np.concatenate([[a], a + apart, [b]])
+        first, last = starts[:-1], starts[1:]
+        large = (last - first > 1) & (self._nodes(first, last, depth) > self.budget)
+        for group in np.flatnonzero(large):
+            self._split(int(first[group]), int(last[group]), trunk, depth)
+        loose = ranges(first[~large], last[~large])
+        shared = np.maximum(depth, self._between(loose))
+        for run in self._cut(loose, shared - depth, depth):
+            chosen, own = loose[run], shared[run].copy()
+            own[0] = depth
+            ids = [self.lists[i] for i in chosen]
+            self.found.append(_Building(trunk, depth, False, ids, chosen, own))
 
-    def _nodes(self, a: int, b: int, depth: int) -> int:
-        """Nodes of lists[a:b] below `depth`, which they all share."""
-        return int(self.lengths[a] - depth + self.before[b] - self.before[a + 1])
+    def _nodes(self, a: Any, b: Any, depth: int) -> Any:
+        """Nodes of lists[a:b] below `depth`, which they all share. a, b: ints, or int arrays of equal lengths."""
+        return self.lengths[a] - depth + self.before[b] - self.before[a + 1]
 
-    def _between(self, i: int, j: int) -> int:
-        """Tokens that lists[i] and lists[j] share, i < j."""
-        return int(self.shared[i + 1 : j + 1].min())
+    def _between(self, chosen: np.ndarray) -> np.ndarray:
+        """int64 (chosen,): tokens that each list, of those at these ascending places, shares with the one before it."""
+        if len(chosen) < 2:
+            return np.zeros(len(chosen), dtype=np.int64)
+        # What two lists share is the least that any two neighbours between them do.
+        return np.append(0, np.minimum.reduceat(self.shared[: chosen[-1] + 1], chosen[:-1] + 1))
 
-    def _chain(self, trunk: int) -> list[_Building]:
-        """The trunk rows beneath, innermost first."""
-        chain = []
-        while trunk >= 0:
-            chain.append(self.found[trunk])
-            trunk = self.found[trunk].trunk
-        return chain
+    def _cut(self, loose: np.ndarray, repeats: np.ndarray, depth: int) -> list[slice]:
+        """Runs of `loose` whose nodes fit the budget, closed where the next run has the least to repeat.
 
-    def _cut(self, loose: Sequence[int], depth: int) -> list[list[int]]:
-        """Runs of lists whose nodes fit the budget, closed where the next run has the least to repeat."""
-        runs: list[list[int]] = []
-        run: list[int] = []
-        costs: list[int] = []
-        repeats: list[int] = []
-        for i in loose:
-            repeat = max(depth, self._between(run[-1], i)) - depth if run else 0
-            cost = int(self.lengths[i]) - depth - repeat
-            if run and sum(costs) + cost > self.budget:
-                sizes = np.cumsum(costs)
-                # Cutting before place p leaves sizes[p - 1] nodes; place len(run) is just before i.
-                places = [p for p in range(1, len(run) + 1) if p == len(run) or sizes[p - 1] >= FILL * self.budget]
-                cut = min(places, key=lambda p: ([*repeats, repeat][p], -p))
-                runs.append(run[:cut])
-                run, costs, repeats = run[cut:], costs[cut:], repeats[cut:]
-                if run:
-                    costs[0], repeats[0] = costs[0] + repeats[0], 0
-                else:
-                    cost, repeat = cost + repeat, 0
-            run.append(i)
-            costs.append(cost)
-            repeats.append(repeat)
-        return [*runs, run] if run else runs
+        repeats: int64 (loose,), the tokens below `depth` that each list shares with the one before: what a run that
+        begins with it forwards again.
+        """
+        fresh = np.cumsum(self.lengths[loose] - depth - repeats)
+        runs: list[slice] = []
+        first = 0
+        while first < len(loose):
+            # Nodes of a run from `first` to a place: its first list in full, of the others what they add.
+            nodes = fresh[first:] - fresh[first] + self.lengths[loose[first]] - depth
+            fits = max(1, int(np.searchsorted(nodes, self.budget, side="right")))
+            cut = fits
+            if first + fits < len(loose):
+                least = int(np.searchsorted(nodes[: fits - 1], FILL * self.budget))
+                # Of equally cheap places the last: fuller rows.
+                cheapest = np.argmin(repeats[first + least + 1 : first + fits + 1][::-1])
+                cut = fits - int(cheapest)
+            runs.append(slice(first, first + cut))
+            first += cut
+        return runs
+
+    def _read(self, building: _Building) -> None:
+        """Read every request of a row's lists: in the row, and where a continuation begins above it, in the trunks."""
+        asked, lists = self.asked, building.lists
+        mine = ranges(asked.first[lists], asked.first[lists + 1])
+        line = np.repeat(np.arange(len(lists)), asked.first[lists + 1] - asked.first[lists])
+        start, end = asked.start[mine] - 1, asked.length[mine] - 1
+        line, request = np.repeat(line, end - start), np.repeat(asked.request[mine], end - start)
+        depth, target = ranges(start, end), asked.target[ranges(asked.offset[mine], asked.offset[mine + 1])]
+        inside = depth >= building.depth
+        nodes = building.nodes()[line[inside], depth[inside] - building.depth]
+        building.note(nodes, target[inside], request[inside])
+        while building.trunk >= 0 and not inside.all():
+            depth, target, request = depth[~inside], target[~inside], request[~inside]
+            building = self.found[building.trunk]
+            inside = depth >= building.depth
+            building.note(depth[inside] - building.depth, target[inside], request[inside])
 
 
 class _Building:
-    """A row that grows list by list."""
+    """A row before it is read: a trunk's tokens and below them what each list adds to the one before."""
 
-    def __init__(self, trunk: int, depth: int, is_trunk: bool, parents: Sequence[_Building]) -> None:
-        self.trunk, self.depth, self.is_trunk, self.parents = trunk, depth, is_trunk, parents
-        self.ids: list[np.ndarray] = []
-        self.positions: list[np.ndarray] = []
-        self.path = np.zeros(0, dtype=np.int64)
-        """Node of this row at each depth (less self.depth) along the last list added."""
-        self.size = 0
-        self.read_nodes: list[np.ndarray] = []
-        self.targets: list[np.ndarray] = []
-        self.owners: list[np.ndarray] = []
-        self._closed: list[tuple[np.ndarray, int]] = []
+    def __init__(
+        self,
+        trunk: int,
+        depth: int,
+        is_trunk: bool,
+        ids: Sequence[np.ndarray],
+        lists: np.ndarray,
+        shared: np.ndarray,
+    ) -> None:
+        self.trunk, self.depth, self.is_trunk, self.ids, self.lists = trunk, depth, is_trunk, ids, lists
+        self.first, self.last = shared, np.array([len(each) for each in ids])
+        """int64 (lists,): a list's own nodes stand at the depths from first to last."""
+        self.base = np.concatenate([[0], np.cumsum(self.last - self.first)])
+        """int64 (lists + 1,): a list's first own node."""
+        self._reads: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
-    def add(self, ids: np.ndarray, shared: int) -> None:
-        """Add a list's nodes from depth `shared` on; the ones before stand in the row or the trunk."""
-        kept = shared - self.depth
-        self._closed.append((self.path[kept:], self.size))
-        fresh = np.arange(self.size, self.size + len(ids) - shared)
-        self.path = np.concatenate([self.path[:kept], fresh])
-        self.ids.append(ids[shared:])
-        self.positions.append(np.arange(shared, len(ids)))
-        self.size += len(fresh)
+    def note(self, nodes: np.ndarray, target: np.ndarray, request: np.ndarray) -> None:
+        """Read targets of requests at nodes, int arrays of equal lengths."""
+        self._reads.append((nodes, target, request))
 
-    def read(self, request: Encoded, index: int) -> None:
-        """Read a request of the list just added; what lies in a trunk is read there."""
-        parents = np.arange(request.start - 1, len(request.ids) - 1)
-        targets = request.ids[request.start :]
-        mine = parents >= self.depth
-        self._note(self.path[parents[mine] - self.depth], targets[mine], index)
-        for trunk in self.parents:
-            inside = (parents >= trunk.depth) & (parents < trunk.depth + trunk.size)
-            trunk._note(parents[inside] - trunk.depth, targets[inside], index)
-
-    def _note(self, nodes: np.ndarray, targets: np.ndarray, index: int) -> None:
-        if len(nodes):
-            self.read_nodes.append(nodes)
-            self.targets.append(targets)
-            self.owners.append(np.full(len(nodes), index))
+    def nodes(self) -> np.ndarray:
+        """int64 (lists, depths): the node on each list's path at each depth, less self.depth; meaningless beyond a list."""
+        own, depth = self._own()
+        # A path goes through the newest node of each depth, and nodes are numbered as they come.
+        return np.maximum.accumulate(np.where(own, (self.base[:-1] - self.first)[:, None] + depth, 0), axis=0)
 
     def finish(self) -> PackedRow:
-        end = np.full(self.size, self.size, dtype=np.int64)
-        for nodes, close in self._closed:
-            end[nodes] = close
-        rows = [np.zeros(len(nodes), dtype=np.int64) for nodes in self.read_nodes]
+        own, depth = self._own()
+        # A node's subtree ends with the first list that leaves the path at or above it.
+        leaves = np.where(depth >= self.first[:, None], self.base[:-1, None], self.base[-1])
+        leaves = np.minimum.accumulate(np.vstack([leaves[1:], np.full_like(depth, self.base[-1])])[::-1], axis=0)[::-1]
+        nodes, target, request = ([piece[i] for piece in self._reads] for i in range(3))
         return PackedRow(
-            ids=np.concatenate(self.ids).astype(np.int64)[None],
-            position=np.concatenate(self.positions).astype(np.int64),
-            end=end,
+            ids=np.concatenate([ids[a:] for ids, a in zip(self.ids, self.first, strict=True)]).astype(np.int64)[None],
+            position=ranges(self.first, self.last),
+            end=leaves[own],
             trunk=self.trunk,
             trunk_length=self.depth,
             is_trunk=self.is_trunk,
-            reads=Reads.collect(self.size, rows, self.read_nodes, self.targets, self.owners),
+            reads=Reads.collect(int(self.base[-1]), [np.zeros_like(each) for each in nodes], nodes, target, request),
         )
+
+    def _own(self) -> tuple[np.ndarray, np.ndarray]:
+        """bool (lists, depths): which depths a list has nodes of its own at; int64 (depths,): these depths."""
+        depth = np.arange(self.depth, self.last.max())
+        return (depth >= self.first[:, None]) & (depth < self.last[:, None]), depth
+
+
+def ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """int64: the integers from first[0] up to last[0], then those from first[1] up to last[1], and so on."""
+    sizes = last - first
+    ends = np.cumsum(sizes)
+    return np.arange(sizes.sum()) + np.repeat(first - ends + sizes, sizes)

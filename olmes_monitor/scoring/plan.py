@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -38,12 +39,13 @@ class Reads:
         """From per-request pieces, lists of int arrays of equal lengths; `length` is that of a row."""
         none = [np.zeros(0, dtype=np.int64)]
         flat = np.concatenate(none + row) * length + np.concatenate(none + position)
-        distinct, read = np.unique(flat, return_inverse=True)
-        order = np.argsort(read, kind="stable")
+        order = np.argsort(flat, kind="stable")
+        flat = flat[order]
+        new = np.diff(flat, prepend=-1) > 0
         return cls(
-            row=distinct // length,
-            position=distinct % length,
-            read=read[order].astype(np.int64),
+            row=flat[new] // length,
+            position=flat[new] % length,
+            read=np.cumsum(new) - 1,
             target=np.concatenate(none + target)[order].astype(np.int64),
             request=np.concatenate(none + request)[order].astype(np.int64),
         )
@@ -109,6 +111,18 @@ def share_rows(requests: Sequence[Encoded]) -> tuple[list[int], list[np.ndarray]
             rows.append(requests[index].ids[:-1])
         row_of[index] = len(rows) - 1
     return row_of, rows
+
+
+def shared_with_previous(lists: Sequence[np.ndarray]) -> np.ndarray:
+    """int64 (lists,): leading elements that each array of ints shares with the one before it; 0 for the first."""
+    shared = np.zeros(len(lists), dtype=np.int64)
+    for i, (before, ids) in enumerate(pairwise(lists), start=1):
+        n = min(len(before), len(ids))
+        if n:
+            differs = before[:n] != ids[:n]
+            first = int(differs.argmax())
+            shared[i] = first if differs[first] else n
+    return shared
 
 
 def members_of(row_of: Sequence[int], rows: int) -> list[list[int]]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 from olmes_monitor.errors import SetupError
@@ -41,8 +44,11 @@ class TextEncoder:
             raise SetupError(f"the tokenizer ({type(tokenizer).__name__}) gives a text no tokens")
         self.prefix = _before(plain, special)
         """Ids that the tokenizer itself puts before a text."""
-        self.safe = NONE if self._backend is None else _safe(self._backend)
+        description = None if self._backend is None else _description(self._backend)
+        self.safe = NONE if description is None else safe_before_space(description)
         """Characters after which a space is a seam (see `seams`); empty where nothing is proved."""
+        self.identity = None if description is None else _identity(tokenizer, description)
+        """A hash that two tokenizers share only if they give every text the same ids; None where that cannot be told."""
         self.characters = 0
         """Characters encoded so far: what encoding costs, without a clock."""
 
@@ -108,12 +114,21 @@ def _backend(tokenizer: Any) -> Any | None:
     return backend
 
 
-def _safe(backend: Any) -> frozenset[str]:
+def _description(backend: Any) -> str | None:
+    """tokenizer.json of a backend; None for one that is not told by it in full."""
+    if getattr(backend.model, "dropout", None):
+        return None  # no two encodings agree
     try:
-        description = backend.to_str()
+        return str(backend.to_str())
     except Exception:  # a part written in Python has no description, so nothing can be proved of it
-        return NONE
-    return safe_before_space(description)
+        return None
+
+
+def _identity(tokenizer: Any, description: str) -> str:
+    """Hex digits over a backend's description, its owner's class and BOS, and the library that encodes with it."""
+    kind = f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}"
+    parts = [kind, getattr(tokenizer, "bos_token_id", None), version("tokenizers"), description]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _is_transformers(tokenizer: Any) -> bool:

@@ -58,7 +58,7 @@ class Suite:
     @cached_property
     def fingerprint(self) -> str:
         """16 hex digits over all texts, their order, gold, shots, templates, normalizations and versions."""
-        tasks = [_canonical(self.tasks[name]) for name in sorted(self.tasks)]
+        tasks = [task_content(self.tasks[name]) for name in sorted(self.tasks)]
         # Escaped to ASCII: one byte sequence whatever the platform, and lone surrogates do not raise.
         text = json.dumps(tasks, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("ascii")).hexdigest()[:16]
@@ -130,7 +130,8 @@ def check_task_name(name: str) -> None:
     _known("task", name, OLMES)
 
 
-def _canonical(task: Task) -> dict[str, Any]:
+def task_content(task: Task) -> dict[str, Any]:
+    """All that a task's prompts and scores depend on, as JSON takes it."""
     shots = task.shots
     return {
         "name": task.name,
