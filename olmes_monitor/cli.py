@@ -139,6 +139,12 @@ def _add_eval(commands: Commands) -> None:
     command.add_argument(
         "--bos", choices=("auto", "true", "false"), default="auto", help="a BOS in front (auto: as the tokenizer does)"
     )
+    command.add_argument(
+        "--permutations",
+        choices=("none", "cyclic"),
+        default="none",
+        help="cyclic: ask MCF in every cyclic order of the choices too (debiased accuracy and spread)",
+    )
     command.add_argument("--batch-tokens", metavar="N", type=int, help="tokens of one forward call")
     command.add_argument("--tokenizer", metavar="FOLDER", help="another tokenizer than the model's own")
     command.add_argument("--trust-remote-code", action="store_true", help="let the model's own code run")

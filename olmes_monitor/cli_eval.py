@@ -107,6 +107,7 @@ def _evaluate(arguments: argparse.Namespace) -> Evaluation:
             point=point,
             progress=progress,
             bos=BOS[arguments.bos],
+            permutations=arguments.permutations,
             batch_tokens="auto" if arguments.batch_tokens is None else arguments.batch_tokens,
         )
     if recorder is not None:

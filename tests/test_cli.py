@@ -146,6 +146,8 @@ def test_eval_json_is_one_object_and_nothing_else_on_stdout(folder):
         "false",
         "--batch-tokens",
         "4096",
+        "--permutations",
+        "cyclic",
         check=True,
     )
     line = json.loads(done.stdout)
@@ -154,6 +156,7 @@ def test_eval_json_is_one_object_and_nothing_else_on_stdout(folder):
     assert line["settings"]["batch_tokens"] == 4096
     assert {"olmes/cf/piqa", "olmes/mcf/average"} <= set(line["metrics"])
     assert line["tasks"]["piqa"]["n"] == 3
+    assert line["tasks"]["piqa"]["cyclic"]["questions"] == [3, 3]
 
 
 def test_eval_says_which_weights_are_missing_instead_of_scoring_random_ones(folder, tmp_path, capsys):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from olmes_monitor.measure.accuracy import correct, count_ties, predict
+from olmes_monitor.measure.cyclic import SHIFTED, shift_column
 from olmes_monitor.measure.normalize import NEEDS, NORMALIZATIONS, Normalization, normalize
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _LENGTHS_AND_LOGS = ("cf", "mcf", "unconditional", "tokens", "chars", "bytes")
 COLUMNS = ("task", "subject", "question", "index", "choice", "gold", *_LENGTHS_AND_LOGS)
-"""The columns of the table that are read (documented in record/evaluation.py)."""
+"""The columns of the table that are read (documented in record/evaluation.py), beside `shift_column`s if it has some."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +34,8 @@ class Choices:
     gold: NDArray[np.int64]
     """(questions,) position of the right choice."""
     columns: dict[str, NDArray[np.float64]]
-    """cf, mcf, unconditional, tokens, chars, bytes, each (choices,). A column that was not asked (all null) is
-    left out; a null in a column that was asked is NaN."""
+    """cf, mcf, unconditional, tokens, chars, bytes and `shift_column`s, each (choices,). A column that was not asked
+    (all null) is left out; a null in a column that was asked is NaN."""
 
     @property
     def n(self) -> int:
@@ -46,6 +47,15 @@ class Choices:
         """The kinds by which these cloze choices can be scored: those whose inputs were asked."""
         known = {*self.columns, "offsets"} if "cf" in self.columns else set()
         return tuple(kind for kind in NORMALIZATIONS if known.issuperset({"cf", *NEEDS[kind]}))
+
+    @property
+    def orders(self) -> NDArray[np.float64] | None:
+        """MCF in every cyclic order, (orders, choices), as cyclic.py takes it; None if only the official was asked."""
+        names = [shift_column(shift) for shift in range(1, int(np.diff(self.offsets).max(initial=1)))]
+        if not self.columns.keys() & set(names):
+            return None
+        unknown = np.full(self.offsets[-1], np.nan)
+        return np.stack([self.columns.get(name, unknown) for name in ("mcf", *names)])
 
     def scores(self, formulation: str, normalization: str) -> NDArray[np.float64]:
         """What the choices are ranked by, (choices,): normalized for cf, the labels' bare log-likelihood for mcf.
@@ -76,10 +86,12 @@ def read_choices(scores: pa.Table) -> dict[str, Choices]:
 
     if missing := [name for name in COLUMNS if name not in scores.column_names]:
         raise ValueError(f"the table of scores lacks the columns {', '.join(missing)}")
+    shifted = [name for name in scores.column_names if name.startswith(SHIFTED)]
+    values = (*_LENGTHS_AND_LOGS, *shifted)
     text = {name: _numpy(scores.column(name).cast(pa.string())) for name in ("task", "subject", "question")}
     # Nulls become NaN here; `asked` keeps apart what was never asked from what came back undefined.
-    numbers = {name: _numpy(scores.column(name)) for name in ("index", "choice", "gold", *_LENGTHS_AND_LOGS)}
-    asked = {name: _numpy(scores.column(name).is_valid()) for name in _LENGTHS_AND_LOGS}
+    numbers = {name: _numpy(scores.column(name)) for name in ("index", "choice", "gold", *values)}
+    asked = {name: _numpy(scores.column(name).is_valid()) for name in values}
     found: dict[str, Choices] = {}
     for task in dict.fromkeys(text["task"].tolist()):
         rows = np.flatnonzero(text["task"] == task)
@@ -91,9 +103,7 @@ def read_choices(scores: pa.Table) -> dict[str, Choices]:
             subjects=text["subject"][firsts],
             offsets=offsets,
             gold=_gold(numbers["gold"][rows].astype(bool), offsets, task),
-            columns={
-                name: numbers[name][rows].astype(np.float64) for name in _LENGTHS_AND_LOGS if asked[name][rows].any()
-            },
+            columns={name: numbers[name][rows].astype(np.float64) for name in values if asked[name][rows].any()},
         )
     return found
 

@@ -50,6 +50,13 @@ FACTS: dict[str, str] = {
     "label_mass": "mean Σ p(label): how sure the model is that a label comes at all",
     "label_bias": "predicted, gold: questions a label; total_variation: ½ Σ |share predicted − share gold|; accuracy: "
     "by gold label, null where no question has it",
+    "cyclic": 'asked with permutations="cyclic": MCF in every cyclic order of the choices, in the order of shift k label '
+    "j standing for choice (j + k) mod n. accuracy: by shift from 0, over the questions with more than k choices, which "
+    "`questions` counts; debiased: accuracy of the choice with the largest probability (softmax of the labels' "
+    "log-likelihoods over the question's choices) averaged over the question's orders (cyclic permutation, arXiv "
+    "2309.03882); gain: debiased − mcf, paired; spread: largest minus smallest accuracy over the orders that every "
+    "question has; consistent: share of questions answered with the same choice in all orders; and the standard errors "
+    "of debiased, gain and consistent",
     "warnings": "what may be wrong although the numbers are defined: a short finding, a colon, what it may mean",
 }
 """Key of `Evaluation.tasks[task]` → what it is; absent where it was not asked or has no honest value."""

@@ -13,19 +13,28 @@ from numpy.typing import ArrayLike, NDArray
 from olmes_monitor.measure.accuracy import checked
 
 
-def gold_probability(loglikelihood: ArrayLike, offsets: ArrayLike, gold: ArrayLike) -> NDArray[np.float64]:
-    """exp(ℓ_gold) / Σ exp(ℓ) over a question's choices, float64[questions], between 0 and 1.
+def probability(loglikelihood: ArrayLike, offsets: ArrayLike) -> NDArray[np.float64]:
+    """exp(ℓ) / Σ exp(ℓ) over a question's choices, float64[choices]: a choice's probability, given that one comes.
 
-    loglikelihood: ℓ = ln p(choice | question), natural log, not normalized by length: it is the model's own
-    probability of the gold choice given that one of the choices comes. DataDecide (arXiv 2504.11393) calls it
-    normalized correct probability. Stable for sums far below what exp can hold; NaN where every choice is impossible.
+    loglikelihood: ℓ, natural log. Stable for sums far below what exp can hold; NaN where every choice is impossible.
     """
     scores, offsets = checked(loglikelihood, offsets)
     starts, sizes = offsets[:-1], np.diff(offsets)
     best = np.maximum.reduceat(scores, starts)
     with np.errstate(invalid="ignore"):  # −inf − −inf
         below = np.exp(scores - np.repeat(best, sizes))
-    return below[starts + np.asarray(gold, dtype=np.int64)] / np.add.reduceat(below, starts)
+    return below / np.repeat(np.add.reduceat(below, starts), sizes)
+
+
+def gold_probability(loglikelihood: ArrayLike, offsets: ArrayLike, gold: ArrayLike) -> NDArray[np.float64]:
+    """The gold choice's `probability`, float64[questions], between 0 and 1.
+
+    loglikelihood: ℓ = ln p(choice | question), natural log, not normalized by length: it is the model's own
+    probability of the gold choice given that one of the choices comes. DataDecide (arXiv 2504.11393) calls it
+    normalized correct probability.
+    """
+    starts = np.asarray(offsets, dtype=np.int64)[:-1]
+    return probability(loglikelihood, offsets)[starts + np.asarray(gold, dtype=np.int64)]
 
 
 def bits_per_byte(

@@ -13,6 +13,15 @@ from olmes_monitor.measure import floors
 from olmes_monitor.measure.accuracy import UNDEFINED, correct, mean, predict, stderr
 from olmes_monitor.measure.bias import label_bias, length_bias
 from olmes_monitor.measure.choices import Choices, read_choices
+from olmes_monitor.measure.cyclic import (
+    consistent,
+    debiased_answers,
+    existing,
+    order_accuracies,
+    order_answers,
+    shift_column,
+    spread,
+)
 from olmes_monitor.measure.domains import domains_of
 from olmes_monitor.measure.normalize import NORMALIZATIONS, length_slope
 from olmes_monitor.measure.signals import bits_per_byte, gold_probability, label_mass
@@ -120,6 +129,8 @@ def _measured(choices: Choices, kind: str, subjects: Codes) -> dict[str, Any]:
         facts |= _cloze(choices, subjects)
     if "mcf" in asked:
         facts |= _labels(choices, subjects)
+    if choices.orders is not None:
+        facts |= _cyclic(choices, choices.orders, subjects, facts.get("warnings", []))
     return facts
 
 
@@ -175,6 +186,29 @@ def _labels(choices: Choices, subjects: Codes) -> dict[str, Any]:
             "differently from what the model expects (an untrained model with 50k tokens has about 1e-4)"
         ]
     return facts
+
+
+def _cyclic(
+    choices: Choices, orders: NDArray[np.float64], subjects: Codes, warnings: list[str]
+) -> dict[str, dict[str, Any]] | dict[str, list[str]]:
+    """MCF over all cyclic orders of the choices (orders: (orders, choices)), or a warning more that says why not."""
+    offsets, gold = choices.offsets, choices.gold
+    answers = order_answers(orders, offsets)
+    lacking = (answers == UNDEFINED) & existing(orders, offsets)
+    if lacking.any():
+        shift = int(np.argmax(lacking.any(axis=1)))
+        first = choices.ids[np.argmax(lacking[shift])]
+        problem = f"{lacking[shift].sum()} of {choices.n} questions have NaN log-likelihoods in {shift_column(shift)}"
+        return {"warnings": [*warnings, f"no cyclic measures: {problem}, first {first!r}"]}
+    debiased = correct(debiased_answers(orders, offsets), gold)
+    values = {
+        "debiased": debiased,
+        "gain": debiased - correct(answers[0], gold),  # question by question, so its standard error is paired
+        "consistent": consistent(answers, offsets),
+    }
+    accuracies = order_accuracies(answers, offsets, gold, subjects)
+    facts = {"accuracy": accuracies.tolist(), "questions": existing(orders, offsets).sum(axis=1).tolist()}
+    return {"cyclic": facts | _averages(values, subjects) | {"spread": spread(accuracies, offsets)}}
 
 
 def _means(values: Mapping[str, NDArray[np.float64]], subjects: Codes) -> dict[str, float]:

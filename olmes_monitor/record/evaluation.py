@@ -21,6 +21,8 @@ SCORES_COLUMNS = {
     "tokens": "tokens of the cloze continuation (int32; null if cf was not asked)",
     "chars": "characters of the cloze continuation, the leading space counted (int32)",
     "bytes": "UTF-8 bytes of the cloze continuation, the leading space counted (int32)",
+    "mcf_shift<k>": "with permutations='cyclic' only, k from 1: ln p(the label that stood for this choice | lettered "
+    "question) with the choices in the order k, …, n−1, 0, …, k−1; null where a question has no more than k (float64)",
 }
 """Columns of `Evaluation.scores`: an Arrow table with one row per choice, in the suite's order."""
 
@@ -61,7 +63,7 @@ class Evaluation:
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of what took part."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """How the questions were asked: bos, max_length, scoring path, dtype, tokenizer."""
+    """How the questions were asked: bos, max_length, scoring path, permutations, dtype, tokenizer."""
 
     @property
     def complete(self) -> bool:

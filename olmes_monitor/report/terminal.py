@@ -23,9 +23,9 @@ BETTER = "†"
 def evaluation_table(evaluation: Evaluation) -> Table:
     """One row a task and the average last: CF, MCF and their gap in percent, each ± its standard error.
 
-    † stands at the better formulation; below the table stand the OLMES score (the average of those), why values are
-    absent (–), and one line of warnings. The gap's sign is a character and a colour, so nothing is lost without
-    colour. Fits 80 columns.
+    † stands at the better formulation; below the table stand the OLMES score (the average of those), MCF over the
+    cyclic orders if it was asked, why values are absent (–), and one line of warnings. The gap's sign is a character
+    and a colour, so nothing is lost without colour. Fits 80 columns.
     """
     from rich import box
     from rich.table import Table
@@ -76,10 +76,11 @@ def _gap(facts: Mapping[str, Any]) -> str:
 
 
 def _notes(evaluation: Evaluation) -> str | None:
-    """The OLMES score, why values are absent, a line each, and what to be wary of, in one."""
+    """The OLMES score, MCF over the cyclic orders, why values are absent, a line each, and what to be wary of, in one."""
     from rich.markup import escape
 
-    return escape("\n".join([*_score(evaluation), *_reasons(evaluation), *_warnings(evaluation)])) or None
+    found = [line for lines in (_score, _cyclic, _reasons, _warnings) for line in lines(evaluation)]
+    return escape("\n".join(found)) or None
 
 
 def _score(evaluation: Evaluation) -> list[str]:
@@ -91,6 +92,21 @@ def _score(evaluation: Evaluation) -> list[str]:
     if len(errors) == len(tasks):
         averages["stderr_score"] = math.hypot(*errors) / len(errors)
     return [f"OLMES score, the average of each task's {BETTER}: {_value(averages, 'score')}"]
+
+
+def _cyclic(evaluation: Evaluation) -> list[str]:
+    """MCF over the cyclic orders of the choices, averaged over tasks."""
+    found = [facts["cyclic"] for facts in evaluation.tasks.values() if "cyclic" in facts]
+    if not found:
+        return []
+    if len(found) < len(evaluation.tasks):
+        return ["cyclic: absent unless every task has its value"]
+    averages = {name: math.fsum(facts[name] for facts in found) / len(found) for name in ("debiased", "gain", "spread")}
+    for name in ("stderr_debiased", "stderr_gain"):
+        if all(name in facts for facts in found):
+            averages[name] = math.hypot(*(facts[name] for facts in found)) / len(found)
+    gain = _value(averages, "gain", "+").replace("-", "−")
+    return [f"cyclic: debiased MCF {_value(averages, 'debiased')} ({gain} on MCF), spread {_value(averages, 'spread')}"]
 
 
 def _reasons(evaluation: Evaluation) -> list[str]:

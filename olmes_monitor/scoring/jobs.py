@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from olmes_monitor.scoring.cyclic import Order, Permutations, make_orders
 from olmes_monitor.scoring.encode import Encoded, EncodedTask, Encoder
 from olmes_monitor.scoring.pack import PackedRow, pack
 from olmes_monitor.scoring.parallel import share
@@ -21,8 +22,10 @@ class Job:
     task: Task
     formulation: Formulation
     encoded: EncodedTask
+    orders: list[Order] = field(default_factory=list)
+    """The further orders of the choices. In this job and not jobs of their own: they share the shots and each stem."""
     own: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    """bool (requests + unconditional,): what this rank scores."""
+    """bool (requests,): what this rank scores."""
     calls: list[Batch] | list[PackedRow] = field(default_factory=list)
     """This rank's forward calls. Their `request` counts the requests in `own` only."""
 
@@ -32,14 +35,33 @@ class Job:
 
     @property
     def requests(self) -> list[Encoded]:
-        return [*self.encoded.requests, *self.encoded.unconditional]
+        """Those of the official order, the unconditional ones, then order after order."""
+        shifted = [request for order in self.orders for request in order.encoded.requests]
+        return [*self.encoded.requests, *self.encoded.unconditional, *shifted]
 
     @property
     def question(self) -> np.ndarray:
-        """int64 (requests + unconditional,): the question each request belongs to."""
+        """int64 (requests,): the question each request belongs to."""
         sizes = [len(question.choices) for question in self.task.questions]
         question = np.repeat(np.arange(len(sizes)), sizes)
-        return np.concatenate([question, question]) if self.encoded.unconditional else question
+        unconditional = [question] if self.encoded.unconditional else []
+        return np.concatenate([question, *unconditional, *(question[order.choice] for order in self.orders)])
+
+    def columns(self, values: np.ndarray) -> dict[str, np.ndarray]:
+        """From this job's log-likelihoods, float64 (requests,), to columns of the table, float64 (choices,) each.
+
+        Masked where the column's order does not exist.
+        """
+        choices = len(self.encoded.requests)
+        columns: dict[str, np.ndarray] = {self.formulation: values[:choices]}
+        if self.encoded.unconditional:
+            columns["unconditional"] = values[choices : 2 * choices]
+        end = choices + len(self.encoded.unconditional)
+        for order in self.orders:
+            start, end = end, end + len(order.choice)
+            columns[order.column] = np.ma.masked_all(choices, dtype=np.float64)
+            columns[order.column][order.choice] = values[start:end]
+        return columns
 
     def plan(self, packed: bool, batch_tokens: int, max_length: int) -> None:
         """Plan this rank's forward calls."""
@@ -48,10 +70,16 @@ class Job:
         self.calls = pack(chosen, batch_tokens) if packed else plan(chosen, batch_tokens, max_length)
 
 
-def make_jobs(suite: Suite, formulations: Sequence[Formulation], encoder: Encoder) -> list[Job]:
-    """All tasks in all formulations, encoded."""
+def make_jobs(
+    suite: Suite, formulations: Sequence[Formulation], encoder: Encoder, permutations: Permutations = "none"
+) -> list[Job]:
+    """All tasks in all formulations, encoded; with "cyclic" MCF in all cyclic orders of the choices."""
+
+    def orders(task: Task, formulation: Formulation) -> list[Order]:
+        return make_orders(task, encoder) if (formulation, permutations) == ("mcf", "cyclic") else []
+
     return [
-        Job(task, formulation, encoder.encode_task(task, formulation))
+        Job(task, formulation, encoder.encode_task(task, formulation), orders(task, formulation))
         for task in suite.tasks.values()
         for formulation in formulations
     ]

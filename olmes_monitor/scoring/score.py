@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
@@ -17,7 +17,8 @@ from olmes_monitor.errors import EvaluationError, SetupError
 from olmes_monitor.measure.summary import summarize
 from olmes_monitor.record.evaluation import Evaluation, Point
 from olmes_monitor.scoring.budget import auto_batch_tokens
-from olmes_monitor.scoring.encode import MAX_LENGTH, Bos, Encoder
+from olmes_monitor.scoring.cyclic import PERMUTATIONS, Permutations
+from olmes_monitor.scoring.encode import MAX_LENGTH, Bos, EncodedTask, Encoder
 from olmes_monitor.scoring.forward import context_of, device_of, is_sharded, unwrap, vocabulary_of
 from olmes_monitor.scoring.jobs import assign, make_jobs
 from olmes_monitor.scoring.parallel import Failure, Ranks
@@ -55,13 +56,16 @@ class Scorer:
         batch_tokens: int | Literal["auto"] = "auto",
         path: Choice = "auto",
         formulations: tuple[Formulation, ...] = FORMULATIONS,
+        permutations: Permutations = "none",
         context: Callable[[], AbstractContextManager] = nullcontext,
     ) -> None:
         """
         `max_length`: longest prompt in tokens; by default the model's declared context, at most 2048.
         `batch_tokens`: tokens of one forward call; by default chosen from the model's size and the device's free memory.
         `path`: "packed" (each distinct token forwarded once), "plain" (each distinct prompt), or "auto": packed where a
-        sample of questions gives the same numbers both ways. `context`: makes the context a forward runs in (autocast).
+        sample of questions gives the same numbers both ways. `permutations`: "cyclic" asks MCF in every cyclic order of
+        the choices too, for the debiased accuracy and its spread. `context`: makes the context a forward runs in
+        (autocast).
         """
         if not isinstance(model, nn.Module):
             raise SetupError(f"model is a {type(model).__name__}, not a torch.nn.Module")
@@ -71,6 +75,10 @@ class Scorer:
             raise SetupError(f'path takes "auto", "packed" or "plain", got {path!r}')
         if not formulations or set(formulations) - set(FORMULATIONS):
             raise SetupError(f"formulations takes some of {FORMULATIONS}, got {formulations!r}")
+        if permutations not in PERMUTATIONS:
+            raise SetupError(f'permutations takes "none" or "cyclic", got {permutations!r}')
+        if permutations == "cyclic" and "mcf" not in formulations:
+            raise SetupError('permutations="cyclic" asks MCF in more orders, but formulations leaves "mcf" out')
         self.model, self.context = unwrap(model), context
         self.suite = load_suite(suite) if isinstance(suite, str) else suite
         self.device = device_of(self.model)
@@ -79,7 +87,7 @@ class Scorer:
         self.max_length = min(max_length or context_of(self.model) or MAX_LENGTH, MAX_LENGTH)
         encoder = Encoder(tokenizer, bos, self.max_length)
         self.ranks.same_everywhere(self.suite.fingerprint, "the suite's fingerprint")
-        self.jobs = make_jobs(self.suite, formulations, encoder)
+        self.jobs = make_jobs(self.suite, formulations, encoder, permutations)
         self._check_ids()
         assign(self.jobs, self.ranks.rank, self.ranks.size)
         self._first = np.concatenate([[0], np.cumsum([len(job.own) for job in self.jobs])])
@@ -90,6 +98,7 @@ class Scorer:
         self.settings = {
             "path": self.path.name,
             "path_reason": self.path.reason,
+            "permutations": permutations,
             "bos": encoder.bos_id,
             "max_length": self.max_length,
             "tokenizer": type(tokenizer).__name__,
@@ -125,8 +134,10 @@ class Scorer:
         scores = join(fill_in(self._choices[name], columns, tokens) for name, columns, tokens in self._columns(values))
         tasks, metrics, problems = summarize(scores, {t.name: t.normalization for t in self.suite.tasks.values()})
         for job in self.jobs:
-            counts = {key: getattr(job.encoded, key) for key in ("spanning", "shots_dropped", "cut")}
-            tasks.setdefault(job.task.name, {})[f"encoding_{job.formulation}"] = counts
+            facts = tasks.setdefault(job.task.name, {})
+            facts[f"encoding_{job.formulation}"] = _counts([job.encoded])
+            if job.orders:
+                facts["encoding_cyclic"] = _counts([order.encoded for order in job.orders])
         cost = {
             "seconds": time.perf_counter() - started,
             "requests": self.requests,
@@ -238,10 +249,7 @@ class Scorer:
         columns: dict[str, np.ndarray] = {}
         tokens = None
         for j, job in enumerate(self.jobs):
-            mine, count = values[self._first[j] : self._first[j + 1]], len(job.encoded.requests)
-            columns[job.formulation] = mine[:count]
-            if job.encoded.unconditional:
-                columns["unconditional"] = mine[count:]
+            columns |= job.columns(values[self._first[j] : self._first[j + 1]])
             if job.formulation == "cf":
                 tokens = np.array([len(request.ids) - request.start for request in job.encoded.requests])
             if j + 1 == len(self.jobs) or self.jobs[j + 1].task is not job.task:
@@ -267,6 +275,11 @@ def score(
     """
     scorer = Scorer(model, tokenizer, suite, **settings)
     return scorer.evaluate(point or Point(tokens=0, time=time.time()), progress)
+
+
+def _counts(encoded: Sequence[EncodedTask]) -> dict[str, int]:
+    """How many questions did not fit and how many requests have a token across the boundary, in all."""
+    return {key: sum(getattr(task, key) for task in encoded) for key in ("spanning", "shots_dropped", "cut")}
 
 
 def versions() -> dict[str, str]:

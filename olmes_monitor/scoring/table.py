@@ -38,14 +38,20 @@ def describe_choices(task: Task) -> pa.Table:
 
 
 def fill_in(choices: pa.Table, values: Mapping[str, np.ndarray], tokens: np.ndarray | None) -> pa.Table:
-    """Add the log-likelihoods (float64 (choices,) by name; those absent become null) and the cf token counts."""
+    """Add the log-likelihoods (float64 (choices,) by name) and the cf token counts.
+
+    Those of LOG_LIKELIHOODS that are absent become null, and so does what is masked in an array.
+    """
     for name in LOG_LIKELIHOODS:
         column = pa.array(values[name], pa.float64()) if name in values else pa.nulls(len(choices), pa.float64())
         choices = choices.append_column(name, column)
     counts = pa.nulls(len(choices), pa.int32()) if tokens is None else pa.array(tokens, pa.int32())
-    return choices.append_column("tokens", counts)
+    choices = choices.append_column("tokens", counts)
+    for name in [name for name in values if name not in LOG_LIKELIHOODS]:
+        choices = choices.append_column(name, pa.array(values[name], pa.float64()))
+    return choices
 
 
 def join(tables: Iterable[pa.Table]) -> pa.Table:
-    """One table of the tasks' tables."""
-    return pa.concat_tables(tables).unify_dictionaries()
+    """One table of the tasks' tables; the columns of orders that a task does not have are null there."""
+    return pa.concat_tables(tables, promote_options="default").unify_dictionaries()

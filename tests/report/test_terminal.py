@@ -73,6 +73,20 @@ def test_the_olmes_score_is_the_average_of_the_marked_values():
     assert "OLMES score" not in printed(make_evaluation(10**9, {"arc_easy": (0.5, 0.4)}))
 
 
+def test_the_cyclic_orders_take_one_line_and_are_averages_of_all_tasks():
+    evaluation = make_evaluation(10**9, dict.fromkeys(TEN[:2], (0.5, 0.4)))
+    assert "cyclic" not in printed(evaluation)
+    first, second = evaluation.tasks.values()
+    errors = {"stderr_debiased": 0.03, "stderr_gain": 0.02}
+    first["cyclic"] = {"debiased": 0.312, "gain": -0.05, "spread": 0.10, **errors}
+    assert "cyclic: absent unless every task has its value" in printed(evaluation)
+    second["cyclic"] = {"debiased": 0.512, "gain": 0.008, "spread": 0.30, **errors}
+    lines = [line.strip() for line in printed(evaluation).splitlines() if "cyclic" in line]
+    assert lines == ["cyclic: debiased MCF 41.2 ± 2.1 (−2.1 ± 1.4 on MCF), spread 20.0"]
+    first["cyclic"] = second["cyclic"] = {"debiased": 1.0, "gain": 0.75, "spread": 1.0}  # one question: no error
+    assert "cyclic: debiased MCF 100.0 (+75.0 on MCF), spread 100.0" in printed(evaluation)
+
+
 def test_warnings_take_one_line_whatever_their_number():
     evaluation = make_evaluation(10**9, dict.fromkeys(TEN, (0.5, 0.4)))
     assert "!" not in printed(evaluation)

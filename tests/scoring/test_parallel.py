@@ -56,6 +56,21 @@ def test_all_numbers_are_those_of_one_process(kind, size, questions, tokenizer):
         assert len(set(calls)) == 1, f"the ranks made {calls} forward calls through a sharded model"
 
 
+def evaluate_cyclic(rank, kind, tokenizer):
+    suite = Suite("tiny", [make_task("boxes", 5)])
+    evaluation = score(wrapped(kind), tokenizer, suite, batch_tokens=300, permutations="cyclic")
+    return evaluation.scores.to_pydict(), evaluation.tasks["boxes"]["cyclic"]
+
+
+def test_the_orders_of_the_choices_are_those_of_one_process(tokenizer):
+    alone, cyclic = evaluate_cyclic(0, "alone", tokenizer)
+    for table, found in run_ranks(evaluate_cyclic, 2, "fsdp2", tokenizer):
+        assert found == cyclic
+        for name in [name for name in alone if name.startswith("mcf")]:
+            expected, values = (np.array(t[name], dtype=float) for t in (alone, table))
+            np.testing.assert_allclose(values, expected, atol=1e-5, rtol=0)
+
+
 def fail_on_rank_one(rank, kind, tokenizer):
     model = wrapped(kind)
     scorer = Scorer(model, tokenizer, Suite("tiny", [make_task("boxes", 8)]), batch_tokens=100)

@@ -181,6 +181,8 @@ def test_what_is_not_a_language_model_is_refused(suite, tokenizer):
         ({"path": "fast"}, "path takes"),
         ({"formulations": ("abc",)}, "formulations"),
         ({"formulations": ()}, "formulations"),
+        ({"permutations": "all"}, 'permutations takes "none" or "cyclic", got \'all\''),
+        ({"permutations": "cyclic", "formulations": ("cf",)}, 'formulations leaves "mcf" out'),
         ({"bos": True}, "no bos_token"),
         ({"bos": "yes"}, "bos takes"),
         ({"max_length": 1}, "max_length is 1"),
