@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,8 @@ from olmes_monitor.monitor import Monitor
 from olmes_monitor.record.loggers import LightningSink, Sink, WandbSink, live_wandb_run
 from olmes_monitor.schedule import parse_tokens
 from olmes_monitor.suite import Suite
+
+logger = logging.getLogger("olmes_monitor")
 
 SAVED_AS = "olmes_monitor"
 """The entry of trainer_state.json that holds a callback's state. Not the class's name: under
@@ -103,7 +106,7 @@ class OLMESCallback(Callback, TrainerCallback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The first evaluation."""
         self._pending, self._last_step = 0, trainer.global_step
-        self._running.start()
+        self._begin(trainer.global_step)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; once an optimizer step was taken, hand the count over."""
@@ -143,7 +146,7 @@ class OLMESCallback(Callback, TrainerCallback):
         self._counter = TokenCounter()
         if self.tokens_per_step is None:
             self._hook = kwargs["model"].register_forward_pre_hook(self._counter, with_kwargs=True)
-        self._running.start()
+        self._begin(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """transformers calls this once per optimizer step, before it saves a checkpoint."""
@@ -172,6 +175,20 @@ class OLMESCallback(Callback, TrainerCallback):
         if self._restored is not None:
             self.monitor.load_state_dict(self._restored)
             self._restored = None
+
+    def _begin(self, step: int) -> None:
+        """Start the Monitor; where training goes on from a checkpoint that knows no token count, find or miss it aloud."""
+        monitor = self._running
+        if step > 0 and monitor.tokens == 0:
+            if self.tokens_per_step is not None:
+                monitor.load_state_dict({"tokens": self.tokens_per_step * step, "step": step})
+            elif monitor.main:
+                logger.warning(
+                    "%d optimizer steps were taken before this callback was added, and their tokens are not known: the token "
+                    "axis starts at 0 here. Pass tokens_per_step=<tokens of one optimizer step> for the true one",
+                    step,
+                )
+        monitor.start()
 
     def _step(self, counted: int, step: int) -> None:
         """One optimizer step: `counted` are this rank's tokens, unless tokens_per_step says what all ranks fed."""

@@ -117,12 +117,18 @@ def test_a_resumed_run_goes_on_and_repeats_nothing(tokenizer, suite, tmp_path, r
     assert run.superseded == []
 
 
-def test_a_checkpoint_from_before_the_callback_can_be_resumed(tokenizer, suite, tmp_path):
+@pytest.mark.parametrize("tokens_per_step", [None, BATCH])
+def test_a_checkpoint_from_before_the_callback_can_be_resumed(tokenizer, suite, tmp_path, caplog, tokens_per_step):
     make_trainer(tmp_path, tokenizer, max_steps=4, save_strategy="steps", save_steps=4).train()
     trainer = make_trainer(tmp_path, tokenizer, max_steps=8, save_strategy="steps", save_steps=4)
-    trainer.add_callback(OLMESCallback(every=2 * BATCH, suite=suite, console=False))
+    settings = {"suite": suite, "console": False, "tokens_per_step": tokens_per_step}
+    trainer.add_callback(OLMESCallback(every=2 * BATCH, **settings))
     trainer.train(resume_from_checkpoint=True)
     assert (tmp_path / "checkpoint-8").exists()
+    if tokens_per_step is None:
+        assert "4 optimizer steps were taken before this callback was added" in caplog.text
+    else:
+        assert points(tmp_path) == [(6 * BATCH, 6), (8 * BATCH, 8)]
 
 
 def test_the_live_wandb_run_gets_one_row_an_evaluation_on_the_token_axis(tokenizer, callback, tmp_path):
