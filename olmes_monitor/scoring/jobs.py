@@ -11,7 +11,7 @@ from olmes_monitor.scoring.cyclic import Order, Permutations, make_orders
 from olmes_monitor.scoring.encode import Encoded, EncodedTask, Encoder
 from olmes_monitor.scoring.pack import PackedRow, pack
 from olmes_monitor.scoring.parallel import share
-from olmes_monitor.scoring.plan import Batch, plan
+from olmes_monitor.scoring.plan import Batch, plan, shared_with_previous
 from olmes_monitor.suite import Formulation, Suite, Task
 
 
@@ -91,7 +91,9 @@ def assign(jobs: Sequence[Job], rank: int, size: int) -> None:
     Runs, because questions that stand together share their shots: a rank forwards few trunks. A question's requests stay
     on one rank. The same on every rank.
     """
-    owners = share(np.concatenate([question_costs(job) for job in jobs]), size)
+    # A rank alone has nothing to share: what each question costs need not be found out.
+    costs = [question_costs(job) if size > 1 else np.zeros(len(job.task.questions)) for job in jobs]
+    owners = share(np.concatenate(costs), size)
     first = 0
     for job in jobs:
         count = len(job.task.questions)
@@ -102,12 +104,10 @@ def assign(jobs: Sequence[Job], rank: int, size: int) -> None:
 def question_costs(job: Job) -> np.ndarray:
     """float64 (questions,): about the tokens each question adds to what was forwarded for the one before it."""
     question, requests = job.question, job.requests
-    costs = np.zeros(len(job.task.questions))
-    previous = np.zeros(0, dtype=np.int32)
-    for i in np.argsort(question, kind="stable"):
-        ids = requests[i].ids
-        n = min(len(ids), len(previous))
-        differs = np.flatnonzero(ids[:n] != previous[:n])
-        costs[question[i]] += len(ids) - (int(differs[0]) if len(differs) else n)
-        previous = ids
-    return costs
+    # Unconditional requests share nothing with the others, only with each other.
+    apart = np.zeros(len(requests), dtype=bool)
+    apart[len(job.encoded.requests) :][: len(job.encoded.unconditional)] = True
+    order = np.lexsort([question, apart])
+    ids = [requests[i].ids for i in order]
+    added = np.array([len(each) for each in ids]) - shared_with_previous(ids)
+    return np.bincount(question[order], weights=added, minlength=len(job.task.questions))

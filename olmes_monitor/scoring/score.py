@@ -17,8 +17,9 @@ from olmes_monitor.errors import EvaluationError, SetupError
 from olmes_monitor.measure.summary import summarize
 from olmes_monitor.record.evaluation import Evaluation, Point
 from olmes_monitor.scoring.budget import auto_batch_tokens
+from olmes_monitor.scoring.cache import CachedEncoder
 from olmes_monitor.scoring.cyclic import PERMUTATIONS, Permutations
-from olmes_monitor.scoring.encode import MAX_LENGTH, Bos, EncodedTask, Encoder
+from olmes_monitor.scoring.encode import MAX_LENGTH, Bos, EncodedTask
 from olmes_monitor.scoring.forward import context_of, device_of, is_sharded, unwrap, vocabulary_of
 from olmes_monitor.scoring.jobs import assign, make_jobs
 from olmes_monitor.scoring.parallel import Failure, Ranks
@@ -85,7 +86,7 @@ class Scorer:
         self.ranks = Ranks.current(self.device)
         self.sharded = self.ranks.size > 1 and is_sharded(self.model)
         self.max_length = min(max_length or context_of(self.model) or MAX_LENGTH, MAX_LENGTH)
-        encoder = Encoder(tokenizer, bos, self.max_length)
+        encoder = CachedEncoder(tokenizer, bos, self.max_length)
         self.ranks.same_everywhere(self.suite.fingerprint, "the suite's fingerprint")
         self.jobs = make_jobs(self.suite, formulations, encoder, permutations)
         self._check_ids()
