@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export HF_HUB_DISABLE_TELEMETRY := 1
 export WANDB_MODE ?= offline
 
-.PHONY: help setup demo test test-fast test-oldest check check-peers clean
+.PHONY: help setup demo test test-fast test-oldest check check-peers bench-counts clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
@@ -51,6 +51,10 @@ check-peers: ## every log-likelihood and prediction against lm-evaluation-harnes
 	.venv-peers/bin/python -m pip install --quiet --requirement tests/peers/requirements.txt
 	.venv-peers/bin/python -m pip install --quiet --no-deps --editable .
 	.venv-peers/bin/python tests/peers/check_lm_eval.py $(MODEL)
+
+bench-counts: $(READY) ## tokens, LM-head positions and forward calls of an evaluation, counted (TOKENIZER=folder)
+	test -n "$(TOKENIZER)" || { echo "make bench-counts TOKENIZER=<folder with a tokenizer in transformers format>"; exit 2; }
+	$(BIN)/python tests/benchmarks/counts.py $(TOKENIZER)
 
 clean: ## remove what make made
 	rm -rf $(VENV) .venv-peers .venv-oldest build .mypy_cache .ruff_cache .pytest_cache

@@ -85,13 +85,14 @@ def load(path: Path) -> EncodedTask | None:
 
 def save(path: Path, encoded: EncodedTask) -> None:
     """Write a file in one step, and delete the oldest beyond KEPT. What fails is only logged, for debugging."""
+    arrays: dict[str, Any] = pack_task(encoded)
     # A process that dies leaves its part behind; it is pruned like any other file.
     part = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open("xb") as file:
-                np.savez(file, **pack_task(encoded))
+                np.savez(file, **arrays)
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
@@ -133,7 +134,7 @@ def unpack(
 
 
 def _requests(fresh: np.ndarray, shared: Sequence[int], length: Sequence[int], start: Sequence[int]) -> list[Encoded]:
-    flat: np.ndarray[Any, np.dtype[np.int32]] = np.empty(sum(length), dtype=np.int32)
+    flat = np.empty(sum(length), dtype=np.int32)
     requests: list[Encoded] = []
     place = taken = 0
     previous = flat[:0]

@@ -124,8 +124,8 @@ class _Packer:
         """Pack lists[a:b] after a trunk of `depth` tokens."""
         common = int(self.shared[a + 1 : b].min()) if b - a > 1 else depth
         if self._nodes(a, b, depth) > self.budget and common - depth >= MIN_TRUNK:
-            ids = self.lists[a][:common]
-            self.found.append(_Building(trunk, depth, True, [ids], np.array([a]), np.array([depth])))
+            ids = [self.lists[a][:common]]
+            self.found.append(_Building(trunk, depth, True, ids, np.array([a]), np.array([depth])))
             trunk, depth = len(self.found) - 1, common
         apart = 1 + np.flatnonzero(self.shared[a + 1 : b] < depth + MIN_TRUNK)
         starts = np.concatenate([[a], a + apart, [b]])
