@@ -198,7 +198,7 @@ class Monitor:
         """Record, log and show; rank 0 does it. A record that cannot be written stops training only under "raise"."""
         try:
             self._on_main(lambda: self._recorder.write(evaluation), "recording the evaluation")
-        except OLMESError as error:
+        except Exception as error:
             if self.on_error == "raise":
                 raise
             logger.warning("the evaluation at %s tokens is not on disk: %s", f"{evaluation.point.tokens:,}", error)

@@ -21,7 +21,7 @@ from olmes_monitor.scoring.cache import CachedEncoder
 from olmes_monitor.scoring.cyclic import PERMUTATIONS, Permutations
 from olmes_monitor.scoring.encode import MAX_LENGTH, Bos, EncodedTask
 from olmes_monitor.scoring.forward import context_of, device_of, is_sharded, unwrap, vocabulary_of
-from olmes_monitor.scoring.jobs import assign, make_jobs
+from olmes_monitor.scoring.jobs import Job, assign, make_jobs
 from olmes_monitor.scoring.parallel import Failure, Ranks
 from olmes_monitor.scoring.path import Choice, Forward, choose_path
 from olmes_monitor.scoring.preserve import preserved
@@ -137,6 +137,7 @@ class Scorer:
         for job in self.jobs:
             facts = tasks.setdefault(job.task.name, {})
             facts[f"encoding_{job.formulation}"] = _counts([job.encoded])
+            facts.setdefault("warnings", []).extend(self._shortened(job))
             if job.orders:
                 facts["encoding_cyclic"] = _counts([order.encoded for order in job.orders])
         cost = {
@@ -158,6 +159,13 @@ class Scorer:
             versions=versions(),
             settings=dict(self.settings),
         )
+
+    def _shortened(self, job: Job) -> list[str]:
+        """In words, how many prompts of a job were too long for the model."""
+        asked, limit = len(job.task.questions), f"prompts are longer than the {self.max_length} tokens the model takes"
+        dropped = f"{job.encoded.shots_dropped} of {asked} {job.formulation} questions with fewer shots: {limit}"
+        cut = f"{job.encoded.cut} of {asked} {job.formulation} questions cut on the left: even without shots {limit}"
+        return [dropped] * bool(job.encoded.shots_dropped) + [cut] * bool(job.encoded.cut)
 
     def _plan(self, batch_tokens: int) -> None:
         """Plan every job for a budget, and count what the plan costs over all ranks."""

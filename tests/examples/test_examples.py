@@ -45,6 +45,14 @@ def test_the_twin_in_transformers(tmp_path):
     assert "average" in shown
 
 
+@pytest.mark.slow
+def test_a_loop_of_ones_own_resumes(tmp_path):
+    run("own_loop.py", "--steps", "7", cwd=tmp_path)
+    record = load_run(tmp_path / "runs" / "own_loop")
+    assert [e.point.step for e in record.evaluations] == [0, 5, 10, 14]
+    assert record.superseded == []
+
+
 def test_examples_are_short():
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text().splitlines()) < 100, path.name

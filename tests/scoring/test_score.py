@@ -200,6 +200,10 @@ def test_a_short_context_drops_whole_shots_and_counts_them(tokenizer):
     counts = evaluation.tasks["boxes"]["encoding_mcf"]
     assert counts["shots_dropped"] + counts["cut"] > 0
     assert evaluation.settings["max_length"] == 64
+    assert any(
+        "mcf questions with fewer shots: prompts are longer than the 64 tokens" in w
+        for w in evaluation.tasks["boxes"]["warnings"]
+    )
 
 
 def test_the_plain_path_calls_without_cache_and_with_few_lm_head_positions(suite, tokenizer, llama):
