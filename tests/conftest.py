@@ -11,7 +11,7 @@ os.environ.setdefault("WANDB_SILENT", "true")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
-from parts import make_llama, make_task
+from parts import make_llama, make_task, make_tokenizer
 
 from olmes_monitor import Suite
 
@@ -25,21 +25,7 @@ def suite() -> Suite:
 @pytest.fixture(scope="session")
 def tokenizer(suite):
     """A byte-level BPE of 400 tokens as a transformers tokenizer."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    texts = [
-        request.context + request.continuation
-        for task in suite.tasks.values()
-        for question in task.questions
-        for formulation in ("cf", "mcf")
-        for request in task.requests(question, formulation)
-    ]
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False))
-    return PreTrainedTokenizerFast(tokenizer_object=bpe)
+    return make_tokenizer(suite)
 
 
 @pytest.fixture

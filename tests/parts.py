@@ -1,10 +1,10 @@
-"""Small real parts made on the spot: tasks of made-up questions, a tiny Llama."""
+"""Small real parts made on the spot: tasks of made-up questions, a tokenizer, a tiny Llama."""
 
 from __future__ import annotations
 
 import random
 
-from olmes_monitor import Question, Task
+from olmes_monitor import Question, Suite, Task
 
 COLOURS = ("red", "green", "deep blue", "yellow", "black and white", "grey")
 
@@ -39,3 +39,22 @@ def make_llama(vocabulary: int = 400, seed: int = 0, **config):
         **config,
     }
     return LlamaForCausalLM(LlamaConfig(**settings))
+
+
+def make_tokenizer(suite: Suite):
+    """A byte-level BPE of 400 tokens, trained on the suite, as a transformers tokenizer."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    texts = [
+        request.context + request.continuation
+        for task in suite.tasks.values()
+        for question in task.questions
+        for formulation in ("cf", "mcf")
+        for request in task.requests(question, formulation)
+    ]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False))
+    return PreTrainedTokenizerFast(tokenizer_object=bpe)

@@ -1,0 +1,84 @@
+"""A short training run of each trainer on as many ranks as torchrun starts; rank 0 leaves the record and the losses.
+
+torchrun --nproc-per-node 2 train_on_two_ranks.py {lightning|transformers} FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from parts import make_llama, make_task, make_tokenizer
+
+from olmes_monitor import OLMESCallback, Suite
+
+SUITE = Suite("tiny", [make_task("boxes", 7), make_task("balls", 3, seed=1, normalization="pmi")])
+ROWS = [torch.randint(0, 300, (10,), generator=torch.Generator().manual_seed(i)) for i in range(32)]
+
+
+def callback() -> OLMESCallback:
+    return OLMESCallback(every=100, suite=SUITE, console=False)
+
+
+def with_lightning(folder: Path) -> list[float]:
+    import lightning.pytorch as pl
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model, self.tokenizer, self.losses = make_llama(), make_tokenizer(SUITE), []
+
+        def training_step(self, batch, _):
+            loss = self.model(input_ids=batch["input_ids"], labels=batch["input_ids"]).loss
+            self.losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    module = Module()
+    quiet = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+        "logger": False,
+    }
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        default_root_dir=folder,
+        use_distributed_sampler=True,
+        **quiet,
+    )
+    trainer.callbacks.append(callback())
+    trainer.fit(module, torch.utils.data.DataLoader([{"input_ids": row} for row in ROWS], batch_size=4))
+    return module.losses
+
+
+def with_transformers(folder: Path) -> list[float]:
+    from transformers import Trainer, TrainingArguments, default_data_collator
+
+    arguments = TrainingArguments(
+        output_dir=str(folder), per_device_train_batch_size=4, num_train_epochs=1, use_cpu=True, report_to="none",
+        disable_tqdm=True, save_strategy="no", logging_steps=1, ddp_backend="gloo",
+    )  # fmt: skip
+    rows = [{"input_ids": row, "labels": row} for row in ROWS]
+    trainer = Trainer(make_llama(), arguments, default_data_collator, rows, processing_class=make_tokenizer(SUITE))
+    trainer.add_callback(callback())
+    trainer.train()
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    place = Path(sys.argv[2])
+    losses = {"lightning": with_lightning, "transformers": with_transformers}[sys.argv[1]](place)
+    if torch.distributed.get_rank() == 0:
+        (place / "losses.json").write_text(json.dumps(losses))
