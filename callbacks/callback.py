@@ -101,6 +101,7 @@ class OLMESCallback(Callback, TrainerCallback):
             out,
             LightningSink(trainer),
             context=pl.precision_context(trainer),
+            ranks_per_batch=pl.ranks_per_batch(trainer),
         )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -168,9 +169,9 @@ class OLMESCallback(Callback, TrainerCallback):
             raise SetupError("the trainer has not started this callback; add it before fit() or train()")
         return self.monitor
 
-    def _open(self, model: nn.Module, tokenizer: Any, out: str | Path, sink: Sink, **context: Any) -> None:
-        """A fresh Monitor, at the restored token count if there is one."""
-        settings = {**context, **self._settings}
+    def _open(self, model: nn.Module, tokenizer: Any, out: str | Path, sink: Sink, **trainers: Any) -> None:
+        """A fresh Monitor, at the restored token count if there is one. `trainers`: settings that the trainer decides."""
+        settings = {**trainers, **self._settings}
         self.monitor = Monitor(model, tokenizer, every=self.every, out=out, log=[sink, *self.sinks], **settings)
         if self._restored is not None:
             self.monitor.load_state_dict(self._restored)
@@ -194,5 +195,5 @@ class OLMESCallback(Callback, TrainerCallback):
         """One optimizer step: `counted` are this rank's tokens, unless tokens_per_step says what all ranks fed."""
         if self.tokens_per_step is not None:
             # The ranks' numbers are added up, so one rank brings them all.
-            counted = self.tokens_per_step if self._running.main else 0
+            counted = self.tokens_per_step * self._running.ranks_per_batch if self._running.main else 0
         self._running.step(counted, step)

@@ -65,6 +65,12 @@ def run_folder(trainer: Any) -> Path:
     return Path(trainer.log_dir or trainer.default_root_dir)
 
 
+def ranks_per_batch(trainer: Any) -> int:
+    """How many ranks the strategy feeds one and the same batch: those of a tensor-parallel group."""
+    sampler = getattr(trainer.strategy, "distributed_sampler_kwargs", None) or {}
+    return max(1, trainer.world_size // sampler.get("num_replicas", trainer.world_size))
+
+
 def precision_context(trainer: Any) -> Callable[[], AbstractContextManager]:
     """Makes the context (autocast, default dtype) that training forwards run in."""
     return trainer.precision_plugin.forward_context

@@ -56,6 +56,7 @@ class Monitor:
         at_end: bool = True,
         on_error: Literal["warn", "raise"] = "warn",
         console: bool = True,
+        ranks_per_batch: int = 1,
         **scoring: Any,
     ) -> None:
         """
@@ -63,6 +64,7 @@ class Monitor:
         Suite; `tasks` and `limit` choose among its tasks and cap the questions of each. `out`: the run's folder; the
         record goes to `out`/olmes. `log`: called with each evaluation's row (name → value), or several such callables.
         `on_error`: whether a failed evaluation is recorded and training goes on, or raises. `console`: print the tables.
+        `ranks_per_batch`: how many ranks are fed one and the same batch, so that its tokens are counted once.
         `scoring`: bos, max_length, batch_tokens, path, formulations, permutations, context, as in Scorer.
 
         Raises SetupError where something does not fit, DataError where the questions cannot be had, RecordError where
@@ -72,6 +74,7 @@ class Monitor:
             raise SetupError(f'on_error takes "warn" or "raise", got {on_error!r}')
         self.schedule = Schedule(every, at_start, at_end)  # type: ignore[arg-type]
         self.on_error = on_error
+        self.ranks_per_batch = ranks_per_batch
         self.sinks: list[Sink] = [log] if callable(log) else list(log)
         if isinstance(suite, str):
             suite = load_suite(suite, tasks=tasks, limit=limit)
@@ -118,7 +121,7 @@ class Monitor:
         if tokens < 0:
             raise SetupError(f"step(tokens=...) takes the tokens of one optimizer step, got {tokens}")
         before = self.tokens
-        self.tokens += self.ranks.sum(int(tokens))
+        self.tokens += self.ranks.sum(int(tokens)) // self.ranks_per_batch
         if self.tokens == 0:
             raise SetupError(
                 "the first optimizer step was taken on an empty batch: no tokens were counted on any rank. If the batches are "

@@ -43,6 +43,27 @@ def is_sharded(model: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) or hasattr(parameter, "ds_id") for parameter in model.parameters())
 
 
+NOT_DATA_PARALLEL = ("tp", "tensor", "cp", "context", "pp", "pipeline", "sp", "sequence")
+"""How the dimensions of a device mesh begin whose ranks must be fed the same rows, or parts of them."""
+
+
+def why_not_spread(model: nn.Module) -> str | None:
+    """Why the ranks must not each score questions of their own through this model, in words; None if they may.
+
+    In a tensor-, context- or pipeline-parallel group every rank must be fed the same rows: given different ones, the
+    forward mixes them up without an error.
+    """
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+    sharded = [parameter for parameter in model.parameters() if isinstance(parameter, DTensor)]
+    if sharded and not any(isinstance(module, FSDPModule) for module in model.modules()):
+        return "its weights are split over ranks, but not by FSDP (tensor parallel)"
+    names = {name for parameter in sharded for name in parameter.device_mesh.mesh_dim_names or ()}
+    groups = sorted(name for name in names if name.lower().startswith(NOT_DATA_PARALLEL))
+    return f"its device mesh has the dimensions {', '.join(groups)}" if groups else None
+
+
 def device_of(model: nn.Module) -> torch.device:
     """Where the model takes its input: the device of its first parameter or buffer."""
     for tensor in (*model.parameters(), *model.buffers()):

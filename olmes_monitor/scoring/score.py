@@ -20,7 +20,7 @@ from olmes_monitor.scoring.budget import auto_batch_tokens
 from olmes_monitor.scoring.cache import CachedEncoder
 from olmes_monitor.scoring.cyclic import PERMUTATIONS, Permutations
 from olmes_monitor.scoring.encode import MAX_LENGTH, Bos, EncodedTask
-from olmes_monitor.scoring.forward import context_of, device_of, is_sharded, unwrap, vocabulary_of
+from olmes_monitor.scoring.forward import context_of, device_of, is_sharded, unwrap, vocabulary_of, why_not_spread
 from olmes_monitor.scoring.jobs import Job, assign, make_jobs
 from olmes_monitor.scoring.parallel import Failure, Ranks
 from olmes_monitor.scoring.path import Choice, Forward, choose_path
@@ -85,6 +85,11 @@ class Scorer:
         self.device = device_of(self.model)
         self.ranks = Ranks.current(self.device)
         self.sharded = self.ranks.size > 1 and is_sharded(self.model)
+        if self.ranks.size > 1 and (reason := why_not_spread(self.model)):
+            raise SetupError(
+                f"{type(self.model).__name__} cannot be evaluated in this job: {reason}, and only data-parallel ranks "
+                "(DDP, FSDP) are supported so far. Train without the monitor and score the saved checkpoints"
+            )
         self.max_length = min(max_length or context_of(self.model) or MAX_LENGTH, MAX_LENGTH)
         encoder = CachedEncoder(tokenizer, bos, self.max_length)
         self.ranks.same_everywhere(self.suite.fingerprint, "the suite's fingerprint")

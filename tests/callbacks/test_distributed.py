@@ -1,4 +1,4 @@
-"""Both trainers under DDP, in real processes: one curve, tokens of all ranks, the same numbers as one process gives."""
+"""Both trainers on two ranks, in real processes: one curve, tokens of all ranks, the same numbers as one process gives."""
 
 import json
 import os
@@ -16,8 +16,8 @@ SCRIPT = Path(__file__).parent / "train_on_two_ranks.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", ["lightning", "transformers"])
-def test_ddp_on_two_ranks(trainer, tmp_path):
+@pytest.mark.parametrize("trainer", ["lightning", "lightning_fsdp2", "transformers"])
+def test_on_two_ranks(trainer, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     arguments = [*command, str(SCRIPT), trainer, str(tmp_path)]

@@ -1,6 +1,6 @@
 """A short training run of each trainer on as many ranks as torchrun starts; rank 0 leaves the record and the losses.
 
-torchrun --nproc-per-node 2 train_on_two_ranks.py {lightning|transformers} FOLDER
+torchrun --nproc-per-node 2 train_on_two_ranks.py {lightning|lightning_fsdp2|transformers} FOLDER
 """
 
 from __future__ import annotations
@@ -25,13 +25,22 @@ def callback() -> OLMESCallback:
     return OLMESCallback(every=100, suite=SUITE, console=False)
 
 
-def with_lightning(folder: Path) -> list[float]:
+def with_lightning(folder: Path, sharded: bool = False) -> list[float]:
     import lightning.pytorch as pl
+    from lightning.pytorch.strategies import ModelParallelStrategy
+    from torch.distributed.fsdp import fully_shard
 
     class Module(pl.LightningModule):
         def __init__(self):
             super().__init__()
             self.model, self.tokenizer, self.losses = make_llama(), make_tokenizer(SUITE), []
+
+        def configure_model(self):
+            if sharded and not self.losses:
+                mesh = self.device_mesh["data_parallel"]
+                for layer in self.model.model.layers:
+                    fully_shard(layer, mesh=mesh)
+                fully_shard(self.model, mesh=mesh)
 
         def training_step(self, batch, _):
             loss = self.model(input_ids=batch["input_ids"], labels=batch["input_ids"]).loss
@@ -52,7 +61,7 @@ def with_lightning(folder: Path) -> list[float]:
         max_epochs=1,
         accelerator="cpu",
         devices=2,
-        strategy="ddp",
+        strategy=ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1) if sharded else "ddp",
         default_root_dir=folder,
         use_distributed_sampler=True,
         **quiet,
@@ -76,9 +85,15 @@ def with_transformers(folder: Path) -> list[float]:
     return [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
 
+KINDS = {
+    "lightning": with_lightning,
+    "lightning_fsdp2": lambda folder: with_lightning(folder, sharded=True),
+    "transformers": with_transformers,
+}
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     place = Path(sys.argv[2])
-    losses = {"lightning": with_lightning, "transformers": with_transformers}[sys.argv[1]](place)
+    losses = KINDS[sys.argv[1]](place)
     if torch.distributed.get_rank() == 0:
         (place / "losses.json").write_text(json.dumps(losses))

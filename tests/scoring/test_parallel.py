@@ -7,7 +7,7 @@ from parts import make_llama, make_task
 from ranks import run_ranks
 
 from olmes_monitor import Point, Suite, score
-from olmes_monitor.errors import EvaluationError
+from olmes_monitor.errors import EvaluationError, SetupError
 from olmes_monitor.scoring.parallel import Ranks, share
 from olmes_monitor.scoring.score import Scorer
 
@@ -106,6 +106,25 @@ def different_suites(rank, tokenizer):
 
 def test_ranks_that_ask_different_questions_are_refused(tokenizer):
     run_ranks(different_suites, 2, tokenizer)
+
+
+def tensor_parallel(rank, tokenizer):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    suite = Suite("tiny", [make_task("boxes", 2)])
+    model = make_llama()
+    parallelize_module(model.model.layers[0].mlp, init_device_mesh("cpu", (2,)), {"up_proj": ColwiseParallel()})
+    with pytest.raises(SetupError, match=r"not by FSDP \(tensor parallel\), and only data-parallel ranks"):
+        Scorer(model, tokenizer, suite)
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+    with pytest.raises(SetupError, match="its device mesh has the dimensions tp"):
+        Scorer(fully_shard(make_llama(), mesh=mesh["tp"]), tokenizer, suite)
+
+
+def test_ranks_that_must_see_the_same_rows_are_refused_and_not_fed_different_ones(tokenizer):
+    run_ranks(tensor_parallel, 2, tokenizer)
 
 
 def gather_with_gaps(rank):
