@@ -1,6 +1,6 @@
 """Compare every log-likelihood and every prediction with lm-evaluation-harness on the same requests.
 
-    python tests/peers/check_lm_eval.py MODEL [--questions 40]
+    python tests/peers/check_lm_eval.py MODEL [--questions N]
 
 MODEL is a folder in transformers format; it is loaded in float32 on the CPU. Exit code 1 where anything differs.
 """
@@ -64,7 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare log-likelihoods with lm-evaluation-harness.")
     parser.add_argument("model", help="a folder in transformers format")
     parser.add_argument(
-        "--questions", type=int, default=40, help="of each task (default 40: ten minutes on two cores; all are 100)"
+        "--questions", type=int, default=100, help="of each task (default: all 100, ten minutes on two cores)"
     )
     return parser.parse_args()
 
