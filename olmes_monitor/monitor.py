@@ -12,8 +12,9 @@ from torch import nn
 
 from olmes_monitor.errors import EvaluationError, OLMESError, SetupError
 from olmes_monitor.record.evaluation import Evaluation, Point
+from olmes_monitor.record.files import read_lines
 from olmes_monitor.record.loggers import Row, Sink, log_everywhere
-from olmes_monitor.record.store import Recorder, load_run
+from olmes_monitor.record.store import LINES, Recorder, load_run
 from olmes_monitor.report.progress import show_progress
 from olmes_monitor.report.terminal import crossover_line, evaluation_table, format_tokens
 from olmes_monitor.schedule import Schedule
@@ -214,15 +215,17 @@ class Monitor:
         """A curve that goes on must go on with the same questions."""
 
         def check() -> None:
-            record = self.out / "olmes" / "evaluations.jsonl"
+            record, suite = self.out / "olmes" / LINES, self.scorer.suite
             if self.tokens == 0 or not record.exists():
                 return
-            for old in load_run(record).evaluations:
-                if old.point.tokens < self.tokens and old.fingerprint != self.scorer.suite.fingerprint:
-                    raise SetupError(
-                        f"{record} holds suite {old.suite} ({old.fingerprint}), this run asks {self.scorer.suite.name} "
-                        f"({self.scorer.suite.fingerprint}); one curve has one suite: ask the same, or give another out="
-                    )
+            # The folder may hold an earlier run's suite beside this one's: only a curve begun with another is refused.
+            held = {line["fingerprint"]: line["suite"] for line in read_lines(record)}
+            if held and suite.fingerprint not in held:
+                names = ", ".join(f"{name} ({fingerprint})" for fingerprint, name in held.items())
+                raise SetupError(
+                    f"{record} holds suite {names}, this run asks {suite.name} ({suite.fingerprint}); one curve has one "
+                    "suite: ask the same, or give another out="
+                )
 
         self._on_main(check, "checking the record")
 
@@ -243,8 +246,14 @@ class Monitor:
     def _say_crossings(self) -> None:
         if self._console is None:
             return
-        run = load_run(self.out, fingerprint=self.scorer.suite.fingerprint)
-        for task, crossover in run.crossovers().items():
+        try:
+            crossings = load_run(self.out, fingerprint=self.scorer.suite.fingerprint).crossovers()
+        except (
+            OLMESError
+        ) as error:  # nothing was evaluated or could be written: no reason to end a training run with an error
+            logger.warning("no crossings to tell: %s", error)
+            return
+        for task, crossover in crossings.items():
             self._console.print(crossover_line(task, crossover), highlight=False)
 
     def _say(self, line: str) -> None:

@@ -193,3 +193,23 @@ def test_an_evaluation_that_costs_much_of_the_training_says_so_before_the_first_
     with caplog.at_level(logging.WARNING, "olmes_monitor"):
         dear.start()
     assert "an evaluation costs 33 % of the training compute" in caplog.text
+
+
+def test_a_run_that_never_evaluated_ends_without_an_error(suite, tokenizer, llama, tmp_path, caplog):
+    monitor = Monitor(llama, tokenizer, every="1B", suite=suite, out=tmp_path, at_start=False, at_end=False)
+    with monitor, caplog.at_level(logging.WARNING, "olmes_monitor"):
+        monitor.step(tokens=5)
+    assert "no crossings to tell: no record of evaluations" in caplog.text
+
+
+def test_a_run_restarted_with_another_suite_in_its_folder_can_be_resumed(suite, tokenizer, llama, tmp_path):
+    quiet(llama, tokenizer, Suite("other", [make_task("boxes", 5)]), tmp_path).start()
+    restarted = quiet(llama, tokenizer, suite, tmp_path)
+    restarted.start()
+    restarted.step(tokens=1500)
+    resumed = quiet(llama, tokenizer, suite, tmp_path)
+    resumed.load_state_dict(restarted.state_dict())
+    resumed.start()
+    resumed.step(tokens=500)
+    run = load_run(tmp_path, fingerprint=suite.fingerprint)
+    assert [e.point.tokens for e in run.evaluations] == [0, 1500, 2000]

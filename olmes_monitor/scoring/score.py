@@ -20,10 +20,18 @@ from olmes_monitor.scoring.budget import auto_batch_tokens
 from olmes_monitor.scoring.cache import CachedEncoder
 from olmes_monitor.scoring.cyclic import PERMUTATIONS, Permutations
 from olmes_monitor.scoring.encode import MAX_LENGTH, Bos, EncodedTask
-from olmes_monitor.scoring.forward import context_of, device_of, is_sharded, unwrap, vocabulary_of, why_not_spread
+from olmes_monitor.scoring.forward import (
+    Forward,
+    context_of,
+    device_of,
+    is_sharded,
+    unwrap,
+    vocabulary_of,
+    why_not_spread,
+)
 from olmes_monitor.scoring.jobs import Job, assign, make_jobs
 from olmes_monitor.scoring.parallel import Failure, Ranks
-from olmes_monitor.scoring.path import Choice, Forward, choose_path
+from olmes_monitor.scoring.path import Choice, choose_path
 from olmes_monitor.scoring.preserve import preserved
 from olmes_monitor.scoring.table import describe_choices, fill_in, join
 from olmes_monitor.suite import FORMULATIONS, Formulation, Suite, load_suite

@@ -151,9 +151,8 @@ def test_an_attention_that_takes_no_mask_is_switched_and_switched_back(long_suit
     model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(model.config._attn_implementation))
     evaluation = score(model, tokenizer, long_suite, batch_tokens=100, path="auto")
     assert model.config._attn_implementation == "flex_attention"
-    assert evaluation.settings["path"] in ("packed", "plain")
-    if evaluation.settings["path"] == "packed":
-        assert seen[-1] == "sdpa"
+    assert evaluation.settings["path"] == "packed", evaluation.settings["path_reason"]
+    assert seen[-1] == "sdpa"
 
 
 def test_the_config_and_the_cache_flag_are_not_written(long_suite, tokenizer):
