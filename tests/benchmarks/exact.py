@@ -1,0 +1,88 @@
+"""How far the packed path is from the plain one, on every request of a suite, with a real model.
+
+    python tests/benchmarks/exact.py MODEL [--suite quick] [--limit N] [--tasks A,B] [--dtype float32]
+
+MODEL is a folder in transformers format. The plain path forwards each distinct prompt by itself, which on two cores takes
+hours for SmolLM2-135M and suite quick: a line is printed as soon as a task is done. For each task: log-likelihoods compared,
+the largest |difference| in nats, the largest relative to max(1, |log-likelihood|), and the questions whose prediction differs in
+either formulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from olmes_monitor import Suite, load_suite, score
+from olmes_monitor.measure.choices import read_choices
+
+COLUMNS = ("cf", "mcf", "unconditional")
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """One task scored on both paths."""
+
+    task: str
+    compared: int
+    """Log-likelihoods that either path gave."""
+    largest: float
+    """Largest |packed − plain|, nats."""
+    relative: float
+    """Largest |packed − plain| / max(1, |plain|)."""
+    flipped: int
+    """Predictions that differ: of questions × formulations."""
+    predictions: int
+
+
+def compare_paths(model: Any, tokenizer: Any, suite: Suite, task: str) -> Exactness:
+    """Score one task of a suite on both paths; AssertionError if either lacks a value that the other has."""
+    alone = Suite(suite.name, [suite.tasks[task]])
+    found = {path: score(model, tokenizer, alone, path=path).scores for path in ("plain", "packed")}
+    both = {path: np.concatenate([table[name].to_numpy() for name in COLUMNS]) for path, table in found.items()}
+    asked = np.isfinite(both["plain"])
+    assert np.array_equal(asked, np.isfinite(both["packed"]))
+    difference = np.abs(both["packed"] - both["plain"])[asked]
+    kind = suite.tasks[task].normalization
+    right = {path: read_choices(table)[task] for path, table in found.items()}
+    flips = [right["plain"].correct(form, kind) != right["packed"].correct(form, kind) for form in ("cf", "mcf")]
+    return Exactness(
+        task=task,
+        compared=int(asked.sum()),
+        largest=float(difference.max()),
+        relative=float((difference / np.maximum(1, np.abs(both["plain"][asked]))).max()),
+        flipped=int(np.sum(flips)),
+        predictions=int(np.size(flips)),
+    )
+
+
+def main() -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--suite", default="quick")
+    parser.add_argument("--tasks", type=lambda text: text.split(","))
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--dtype", default="float32")
+    options = parser.parse_args()
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    suite = load_suite(options.suite, tasks=options.tasks, limit=options.limit)
+    print("| task | log-likelihoods | largest difference, nats | relative | predictions that differ |")
+    print("| --- | ---: | ---: | ---: | ---: |", flush=True)
+    for task in suite.tasks:
+        row = compare_paths(model, tokenizer, suite, task)
+        print(
+            f"| {row.task} | {row.compared:,} | {row.largest:.1e} | {row.relative:.1e} "
+            f"| {row.flipped} of {row.predictions:,} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
