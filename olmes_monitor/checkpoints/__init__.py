@@ -1,0 +1,1 @@
+"""Saved checkpoints: found, dated in tokens, loaded into a model, scanned."""
