@@ -4,7 +4,6 @@
 
 MODEL is a folder in transformers format. The plain path forwards each distinct prompt by itself, which on two cores takes
 hours for SmolLM2-135M and suite quick: a line is printed as soon as a task is done. For each task: log-likelihoods compared,
-hours for SmolLM2-135M and suite quick: a line is printed as soon as a task is done. For each task: log-likelihoods compared,
 the largest |difference| in nats, the largest relative to max(1, |log-likelihood|), and the questions whose prediction differs
 in either formulation.
 """
