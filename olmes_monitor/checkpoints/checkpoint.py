@@ -6,10 +6,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from olmes_monitor.errors import SetupError
+
 Kind = Literal["transformers", "lightning", "lightning_sharded", "dcp", "peft", "state_dict", "hub"]
 """transformers: a folder with config and weights. lightning: a `.ckpt` file. lightning_sharded: the folder of a Lightning
 FSDP or ModelParallel strategy. dcp: a torch.distributed.checkpoint folder. peft: an adapter folder. state_dict: a plain
 file of tensors. hub: a revision of a hub repository."""
+
+
+class CheckpointError(SetupError):
+    """One checkpoint that cannot be read or does not fit; the others of a scan are not touched by it."""
+
+    def __init__(self, message: str, *, vanished: bool = False) -> None:
+        super().__init__(message)
+        self.vanished = vanished
+        """Whether its files were deleted while it was looked at (a trainer's rotation)."""
 
 
 @dataclass(frozen=True)
