@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +39,17 @@ class Point:
     """Wall time, seconds since the epoch."""
     checkpoint: str | None = None
     """The checkpoint saved at this step, if there is one."""
+    origin: Literal["loop", "scan"] = "loop"
+    """Whether the model was asked while it trained, or later, from the checkpoint. Records without it are of the loop."""
+    key: str = ""
+    """What the checkpoint's content is known by, of a scan."""
+    axis: Literal["tokens", "steps"] = "tokens"
+    """What `tokens` holds: "steps" where a scan was asked to draw against steps, since the tokens are not known."""
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> Point:
+        """Of a record's line. Keys that this version does not know are left out."""
+        return cls(**{name: line[name] for name in cls.__dataclass_fields__ if name in line})
 
 
 @dataclass
@@ -80,4 +91,4 @@ class Evaluation:
     def from_json(cls, line: dict[str, Any], scores: pa.Table | None = None) -> Evaluation:
         """Inverse of to_json. Keys that this version does not know are left out."""
         known = {name: line[name] for name in cls.__dataclass_fields__ if name in line}
-        return cls(**{**known, "point": Point(**line["point"]), "scores": scores})
+        return cls(**{**known, "point": Point.from_json(line["point"]), "scores": scores})

@@ -46,19 +46,14 @@ class Run:
     """The evaluations of one run and one suite. Log-likelihoods are read from disk when asked for."""
 
     def __init__(self, folder: Path, lines: Iterable[dict[str, Any]]) -> None:
-        """lines: of one fingerprint, in the order they were written.
-
-        Where training went back to an earlier point, the lines of the abandoned stretch are superseded: a line takes
-        out all earlier ones whose tokens are not below its own.
-        """
+        """lines: of one fingerprint, in the order they were written; `merge` says which of them the curve holds."""
         self.folder = folder
-        live: list[dict[str, Any]] = []
-        self.superseded: list[Evaluation] = []
+        live, superseded, others = merge(lines)
+        self.superseded = [Evaluation.from_json(line) for line in superseded]
         """Evaluations of stretches that training went back on, in the order they were given up."""
-        for line in lines:
-            while live and live[-1]["point"]["tokens"] >= line["point"]["tokens"]:
-                self.superseded.append(Evaluation.from_json(live.pop()))
-            live.append(line)
+        self.others = [Evaluation.from_json(line) for line in others]
+        """Evaluations of a point that the curve has from elsewhere: by a scan where the training loop asked itself."""
+        self.others_files: list[str | None] = [line["scores_file"] for line in others]
         self.evaluations: list[Evaluation] = [Evaluation.from_json(line) for line in live]
         """The live evaluations, by tokens. Their `scores` are None until `run.scores(index)` reads them."""
         self._files: list[str | None] = [line["scores_file"] for line in live]
@@ -186,6 +181,42 @@ class Run:
         """What knows nothing scores; it follows from the questions, so any evaluation's will do."""
         known = (evaluation.tasks.get(task, {}).get("floor") for evaluation in self.evaluations)
         return next((value for value in known if value is not None), None)
+
+
+Line = dict[str, Any]
+
+
+def merge(lines: Iterable[Line]) -> tuple[list[Line], list[Line], list[Line]]:
+    """One curve from the lines of training loops and scans: (the curve by tokens, superseded, others).
+
+    A training loop that went back to an earlier point supersedes the abandoned stretch: its line takes out all earlier
+    ones of the loop whose tokens are not below its own. A scan's line supersedes nothing at other tokens, and at its own
+    only an earlier scan's, unless it failed. Where both have a point the curve holds the loop's, unless that failed; the
+    scan's is among the others.
+    """
+    loop: list[Line] = []
+    scans: dict[int, Line] = {}
+    superseded: list[Line] = []
+    others: list[Line] = []
+    for line in lines:
+        tokens = line["point"]["tokens"]
+        if line["point"].get("origin", "loop") == "loop":
+            while loop and loop[-1]["point"]["tokens"] >= tokens:
+                superseded.append(loop.pop())
+            loop.append(line)
+        elif tokens not in scans or line["scores_file"] or not scans[tokens]["scores_file"]:
+            superseded += [scans[tokens]] if tokens in scans else []
+            scans[tokens] = line
+        else:
+            superseded.append(line)
+    curve = {line["point"]["tokens"]: line for line in loop}
+    for tokens, line in scans.items():
+        if tokens not in curve or (line["scores_file"] and not curve[tokens]["scores_file"]):
+            others += [curve[tokens]] if tokens in curve else []
+            curve[tokens] = line
+        else:
+            others.append(line)
+    return [curve[tokens] for tokens in sorted(curve)], superseded, others
 
 
 def average_facts(evaluation: Evaluation) -> dict[str, float]:
