@@ -38,13 +38,33 @@ class Encoded(NamedTuple):
     """Index of the continuation's first token; at least 1."""
 
 
+class Shape(NamedTuple):
+    """What many uses of requests need to know of them, without their ids."""
+
+    length: np.ndarray
+    """int64 (requests,): tokens, context and continuation."""
+    start: np.ndarray
+    """int64 (requests,): index of the continuation's first token."""
+    largest: int
+    """The largest token id."""
+
+
+def shape_of(requests: Sequence[Encoded]) -> Shape:
+    """The shape of at least one request."""
+    if (known := getattr(requests, "shape", None)) is not None:  # those from disk know it and are not made yet
+        return known
+    length = np.array([len(request.ids) for request in requests], dtype=np.int64)
+    start = np.array([request.start for request in requests], dtype=np.int64)
+    return Shape(length, start, max(int(request.ids.max()) for request in requests))
+
+
 @dataclass
 class EncodedTask:
     """All requests of one task in one formulation."""
 
-    requests: list[Encoded] = field(default_factory=list)
+    requests: Sequence[Encoded] = field(default_factory=list)
     """One per choice, question after question."""
-    unconditional: list[Encoded] = field(default_factory=list)
+    unconditional: Sequence[Encoded] = field(default_factory=list)
     """One per choice as well, or empty where the task does not need them."""
     spanning: int = 0
     """Requests in which a token spans the boundary between context and continuation."""
@@ -52,6 +72,8 @@ class EncodedTask:
     """Questions asked with fewer shots because the prompt would not fit."""
     cut: int = 0
     """Questions cut on the left because even without shots the prompt would not fit."""
+    key: str | None = None
+    """What the ids are known by on disk: equal keys mean equal ids. None where that cannot be told."""
 
 
 class _Text(NamedTuple):
@@ -124,16 +146,15 @@ class Encoder:
             waiting = too_long
             if not waiting:
                 break
+        requests: list[Encoded] = []
+        unconditional: list[Encoded] = []
         for i, question in enumerate(task.questions):
-            self._append(result, encoded[i], question, f"{task.name} {formulation}")
+            fitting = [self._cut(request, f"{task.name} {formulation}", question) for request in encoded[i]]
+            result.cut += any(a is not b for a, b in zip(fitting, encoded[i], strict=True))
+            requests += fitting[: len(question.choices)]
+            unconditional += fitting[len(question.choices) :]
+        result.requests, result.unconditional = requests, unconditional
         return result
-
-    def _append(self, result: EncodedTask, encoded: list[Encoded], question: Question, where: str) -> None:
-        """Put one question's requests in their places, cut to max_length."""
-        fitting = [self._cut(request, where, question) for request in encoded]
-        result.cut += any(a is not b for a, b in zip(fitting, encoded, strict=True))
-        result.requests += fitting[: len(question.choices)]
-        result.unconditional += fitting[len(question.choices) :]
 
     def _cut(self, request: Encoded, where: str, question: Question) -> Encoded:
         excess = len(request.ids) - 1 - self.max_length

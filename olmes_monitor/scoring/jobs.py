@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from olmes_monitor.scoring.cache import cached_rows
 from olmes_monitor.scoring.cyclic import Order, Permutations, make_orders
 from olmes_monitor.scoring.encode import Encoded, EncodedTask, Encoder
 from olmes_monitor.scoring.pack import PackedRow, pack
@@ -65,9 +66,17 @@ class Job:
 
     def plan(self, packed: bool, batch_tokens: int, max_length: int) -> None:
         """Plan this rank's forward calls."""
-        requests = self.requests
-        chosen = [requests[i] for i in np.flatnonzero(self.own)]
-        self.calls = pack(chosen, batch_tokens) if packed else plan(chosen, batch_tokens, max_length)
+
+        def chosen() -> list[Encoded]:
+            requests = self.requests
+            return [requests[i] for i in np.flatnonzero(self.own)]
+
+        if packed:
+            # The key is that of the official order's ids alone.
+            key = None if self.orders else self.encoded.key
+            self.calls = cached_rows(key, self.own, batch_tokens, lambda: pack(chosen(), batch_tokens))
+        else:
+            self.calls = plan(chosen(), batch_tokens, max_length)
 
 
 def make_jobs(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from olmes_monitor.scoring.encode import Encoded
+from olmes_monitor.scoring.encode import Encoded, shape_of
 from olmes_monitor.scoring.forward import Forward
 from olmes_monitor.scoring.jobs import Job
 from olmes_monitor.scoring.pack import PackedRow, pack
@@ -92,8 +92,8 @@ def sample(jobs: Sequence[Job]) -> list[Encoded]:
     chosen: list[Encoded] = []
     for formulation in dict.fromkeys(job.formulation for job in jobs):
         mine = [job for job in jobs if job.formulation == formulation]
-        longest = max(mine, key=lambda job: max(len(request.ids) for request in job.encoded.requests))
-        lengths = [len(request.ids) for request in longest.encoded.requests]
+        longest = max(mine, key=lambda job: int(shape_of(job.encoded.requests).length.max()))
+        lengths = shape_of(longest.encoded.requests).length
         for job, questions in ((mine[0], [0, 1]), (longest, [int(longest.question[int(np.argmax(lengths))])])):
             requests = job.requests
             chosen += [requests[i] for i in np.flatnonzero(np.isin(job.question, questions))]

@@ -19,7 +19,7 @@ from olmes_monitor.record.evaluation import Evaluation, Point
 from olmes_monitor.scoring.budget import auto_batch_tokens
 from olmes_monitor.scoring.cache import CachedEncoder
 from olmes_monitor.scoring.cyclic import PERMUTATIONS, Permutations
-from olmes_monitor.scoring.encode import MAX_LENGTH, Bos, EncodedTask
+from olmes_monitor.scoring.encode import MAX_LENGTH, Bos, EncodedTask, shape_of
 from olmes_monitor.scoring.forward import (
     Forward,
     context_of,
@@ -259,7 +259,8 @@ class Scorer:
 
     def _check_ids(self) -> None:
         size = vocabulary_of(self.model)
-        largest = max(int(request.ids.max()) for job in self.jobs for request in job.requests)
+        asked = [tasks for job in self.jobs for tasks in (job.encoded, *(order.encoded for order in job.orders))]
+        largest = max(shape_of(some).largest for task in asked for some in (task.requests, task.unconditional) if some)
         if size is not None and largest >= size:
             raise SetupError(
                 f"the tokenizer gives token id {largest}, but the model's embedding has {size} rows: this is not the "
@@ -273,7 +274,8 @@ class Scorer:
         for j, job in enumerate(self.jobs):
             columns |= job.columns(values[self._first[j] : self._first[j + 1]])
             if job.formulation == "cf":
-                tokens = np.array([len(request.ids) - request.start for request in job.encoded.requests])
+                shape = shape_of(job.encoded.requests)
+                tokens = shape.length - shape.start
             if j + 1 == len(self.jobs) or self.jobs[j + 1].task is not job.task:
                 yield job.task.name, columns, tokens
                 columns, tokens = {}, None

@@ -28,6 +28,9 @@ SUITES: dict[str, str] = {
     "quick": "100 questions a task",
 }
 
+DIGEST = "_digest"
+"""Where a task keeps its digest: beside its fields, as cached_property does it, for the class is frozen."""
+
 
 @dataclass(frozen=True, repr=False)
 class Suite:
@@ -58,10 +61,9 @@ class Suite:
     @cached_property
     def fingerprint(self) -> str:
         """16 hex digits over all texts, their order, gold, shots, templates, normalizations and versions."""
-        tasks = [task_content(self.tasks[name]) for name in sorted(self.tasks)]
-        # Escaped to ASCII: one byte sequence whatever the platform, and lone surrogates do not raise.
-        text = json.dumps(tasks, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode("ascii")).hexdigest()[:16]
+        # The digits are those of one JSON list of all tasks' contents.
+        text = ",".join(_text(self.tasks[name]) for name in sorted(self.tasks))
+        return hashlib.sha256(f"[{text}]".encode("ascii")).hexdigest()[:16]
 
 
 def load_suite(name: str = "monitor", tasks: str | Iterable[str] | None = None, limit: int | None = None) -> Suite:
@@ -143,6 +145,21 @@ def task_content(task: Task) -> dict[str, Any]:
         if isinstance(shots, Mapping)
         else [_row(shot) for shot in shots],
     }
+
+
+def task_digest(task: Task) -> str:
+    """64 hex digits over task_content; a task never changes, so they are found once."""
+    if DIGEST not in task.__dict__:
+        _text(task)
+    return task.__dict__[DIGEST]
+
+
+def _text(task: Task) -> str:
+    """A task's content as JSON; its digest is kept, since writing and hashing a large task takes a tenth of a second."""
+    # Escaped to ASCII: one byte sequence whatever the platform, and lone surrogates do not raise.
+    text = json.dumps(task_content(task), ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    task.__dict__[DIGEST] = hashlib.sha256(text.encode("ascii")).hexdigest()
+    return text
 
 
 def _row(question: Question) -> list[Any]:
