@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"olmes-monitor {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_data, _add_show, _add_eval):
+    for add in (_add_data, _add_show, _add_eval, _add_explain):
         add(commands)
     return top
 
@@ -157,3 +157,28 @@ def _eval(arguments: argparse.Namespace) -> int:
     from olmes_monitor import cli_eval
 
     return cli_eval.run(arguments)
+
+
+def _add_explain(commands: Commands) -> None:
+    command = commands.add_parser(
+        "explain",
+        help="why multiple choice overtook cloze on a task of a run",
+        description="What turned around a task's crossing: which questions, whether multiple choice learned the form or "
+        "new answers, label bias and label mass; with examples. Without a crossing the run's beginning and its end are "
+        "compared. The questions' texts come from the local cache; nothing is fetched.",
+    )
+    command.add_argument("run_folder", metavar="RUN", help="a run's folder")
+    command.add_argument("task", metavar="TASK", help="a task of the run, for example arc_easy")
+    command.add_argument(
+        "--examples", metavar="N", type=int, default=3, help="questions shown of each sort (default 3)"
+    )
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object instead, with every question")
+    form.add_argument("--csv", action="store_true", help="print one line a question instead")
+    command.set_defaults(run=_explain)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from olmes_monitor import cli_explain
+
+    return cli_explain.run(arguments)
