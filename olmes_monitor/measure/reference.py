@@ -17,7 +17,18 @@ METRICS: dict[str, str] = {
     "olmes/<any of these>/average": "plain mean over the suite's tasks, its standard error √(Σ se²)/tasks; absent "
     "unless every task has its value",
 }
-"""Logged name → what it is."""
+"""Logged name → what it is: an evaluation's own metrics."""
+
+BESIDE: dict[str, str] = {
+    "olmes/crossover/<task>/tokens": "where MCF overtook CF, interpolated between evaluations; absent while it has not",
+    "olmes/crossover/<task>/lo": "lower end of its 95 % interval, tokens",
+    "olmes/crossover/<task>/hi": "upper end of its 95 % interval, tokens",
+    "olmes/tokens": "tokens trained on so far: the axis",
+    "olmes/step": "optimizer steps so far, as the trainer counts them",
+    "olmes/seconds": "wall time of the evaluation",
+    "olmes/overhead": "the evaluation's share of the wall time since the one before",
+}
+"""Logged name → what it is: what a row has beside them, from the run."""
 
 FACTS: dict[str, str] = {
     "n": "questions",
@@ -60,3 +71,20 @@ FACTS: dict[str, str] = {
     "warnings": "what may be wrong although the numbers are defined: a short finding, a colon, what it may mean",
 }
 """Key of `Evaluation.tasks[task]` → what it is; absent where it was not asked or has no honest value."""
+
+
+def as_markdown() -> str:
+    """Both tables as a page; `python -m olmes_monitor.measure.reference > docs/metrics.md` writes it anew."""
+    intro = (__doc__ or "").partition("\n\n")[2].replace("\n", " ").strip()
+    facts = "## In the record: `Evaluation.tasks[task]`, one object a task in each line of `evaluations.jsonl`"
+    parts = [
+        f"# Every number, defined\n\n{intro}\n\n## Logged\n\n| name | meaning |\n| --- | --- |",
+        *(f"| `{name}` | {meaning} |" for name, meaning in (METRICS | BESIDE).items()),
+        f"\n{facts}\n\nAbsent where it was not asked or has no honest value.\n\n| key | meaning |\n| --- | --- |",
+        *(f"| `{name}` | {meaning} |" for name, meaning in FACTS.items()),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")

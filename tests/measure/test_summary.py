@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ from synthetic import answered, rows, table
 
 from olmes_monitor.measure import summarize
 from olmes_monitor.measure.domains import DOMAINS
-from olmes_monitor.measure.reference import FACTS, METRICS
+from olmes_monitor.measure.reference import FACTS, METRICS, as_markdown
 
 NAN = float("nan")
 
@@ -228,6 +229,11 @@ def test_every_fact_and_metric_is_defined_in_the_reference_and_no_other():
     assert {name.replace("/mmlu", "/<task>") for name in metrics if "average" not in name} == set(METRICS) - {
         "olmes/<any of these>/average"
     }
+
+
+def test_the_page_of_metrics_is_the_reference():
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    assert page.read_text(encoding="utf-8") == as_markdown()
 
 
 def test_the_standard_suite_is_summarized_in_a_blink():
