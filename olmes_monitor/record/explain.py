@@ -14,6 +14,7 @@ from olmes_monitor.measure.bias import label_bias
 from olmes_monitor.measure.choices import Choices, read_choices
 from olmes_monitor.measure.crossover import Crossover
 from olmes_monitor.measure.flips import WINDOW, Flips, explain_crossing, usual_answer
+from olmes_monitor.measure.noise import TaskNoise, task_noise
 from olmes_monitor.record.run import AVERAGE
 
 if TYPE_CHECKING:
@@ -102,6 +103,19 @@ def explain(run: Run, task: str, *, window: int = WINDOW, crossover: Crossover |
         gold=known.gold,
         sizes=np.diff(known.offsets),
     )
+
+
+def noise(run: Run) -> dict[str, TaskNoise]:
+    """Task → the noise of its curves and what its questions can resolve, for every task asked in both forms that has
+    an evaluation with values. Raises RecordError for a missing or damaged scores file."""
+    found = {}
+    for task in run.tasks:
+        right = run.correct(task)
+        if right.cf is None or right.mcf is None or not np.isfinite(right.cf + right.mcf).all(axis=1).any():
+            continue
+        subjects = right.subjects if len(set(right.subjects.tolist())) > 1 else None
+        found[task] = task_noise(right.tokens, right.cf, right.mcf, subjects)
+    return found
 
 
 def _choices(run: Run, index: int, task: str) -> Choices:
