@@ -74,7 +74,9 @@ class Evaluation:
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of what took part."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """How the questions were asked: bos, max_length, scoring path, permutations, dtype, tokenizer."""
+    """How the questions were asked: bos, max_length, scoring path, permutations, dtype, tokenizer; how tokens were counted."""
+    attempt: int = 1
+    """Which start of the training process this is; a resumed run writes 2, 3, …"""
 
     @property
     def complete(self) -> bool:

@@ -21,7 +21,8 @@ FORMAT = 1
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a record in the order they were written. Unreadable ones are skipped, each with a warning.
+    """The lines of a record in the order they were written, each as later corrections have it. Unreadable ones are
+    skipped, each with a warning.
 
     Raises RecordError if the file cannot be read.
     """
@@ -29,13 +30,17 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         data = path.read_bytes()
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error}") from error
-    found = []
+    found: list[dict[str, Any]] = []
     for number, raw in enumerate(data.split(b"\n"), start=1):
         if not raw.strip():
             continue
         line, problem = _parse(raw)
         if line is None:
             warnings.warn(f"{path}, line {number} is skipped: {problem}", stacklevel=2)
+        elif "amends" in line:
+            for amended in found:
+                if amended.get("id") == line["amends"]:
+                    amended["point"]["checkpoint"] = line["checkpoint"]
         else:
             found.append(line)
     return found
@@ -64,7 +69,8 @@ def _parse(raw: bytes) -> tuple[dict[str, Any] | None, str]:
         return None, "it is not an evaluation"
     if line.get("format") != FORMAT:
         return None, f"its format is {line.get('format')!r}, and this version reads {FORMAT}"
-    if missing := {"point", "suite", "fingerprint", "scores_file"} - line.keys():
+    needed = {"checkpoint"} if "amends" in line else {"point", "suite", "fingerprint", "scores_file"}
+    if missing := needed - line.keys():
         return None, f"it lacks {', '.join(sorted(missing))}"
     return line, ""
 

@@ -1,6 +1,7 @@
 """A run's record on disk: one JSON line and one parquet file an evaluation.
 
     <folder>/evaluations.jsonl          Evaluation.to_json() plus format, id, scores_file; appended, never rewritten
+                                        (or format, amends, checkpoint: where the point of that id was saved, told later)
     <folder>/scores/<id>.parquet        Evaluation.scores, zstd
 
 The parquet file is written first and whole, the line after it, so every line's file exists. A process killed in between
@@ -59,6 +60,17 @@ class Recorder:
                 f"cannot write the evaluation at {point.tokens} tokens to {self.folder}: {error}"
             ) from error
         return name
+
+    def amend(self, name: str, checkpoint: str) -> None:
+        """Adds to the evaluation of id `name` the checkpoint that was saved at its point afterwards.
+
+        Raises RecordError if it cannot be written.
+        """
+        line = {"format": FORMAT, "amends": name, "checkpoint": checkpoint}
+        try:
+            append_line(self.lines, json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            raise RecordError(f"cannot note the checkpoint {checkpoint} in {self.lines}: {error}") from error
 
 
 def load_run(path: str | os.PathLike[str], fingerprint: str | None = None) -> Run:

@@ -1,0 +1,69 @@
+"""What a record knows of a run that goes on: its suite, its attempts, its points. Functions of the record's lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from olmes_monitor.errors import SetupError
+from olmes_monitor.suite import Suite
+
+Line = Mapping[str, Any]
+
+
+def check_suite(lines: Sequence[Line], suite: Suite, record: Path) -> None:
+    """A curve that goes on must go on with the same questions: SetupError if the record holds only others.
+
+    (The folder may hold an earlier run's suite beside this one's: only a curve begun with another is refused.)
+    """
+    held = {line["fingerprint"]: line["suite"] for line in lines}
+    if held and suite.fingerprint not in held:
+        names = ", ".join(f"{name} ({fingerprint})" for fingerprint, name in held.items())
+        raise SetupError(
+            f"{record} holds suite {names}, this run asks {suite.name} ({suite.fingerprint}); one curve has one "
+            "suite: ask the same, or give another out="
+        )
+
+
+def attempts(lines: Sequence[Line], fingerprint: str) -> int:
+    """How many starts of a process have written to this curve."""
+    return max((line.get("attempt", 1) for line in lines if line["fingerprint"] == fingerprint), default=0)
+
+
+def live(lines: Sequence[Line], fingerprint: str) -> list[Line]:
+    """The lines of a curve that no later one supersedes (Run's rule), by tokens."""
+    found: list[Line] = []
+    for line in lines:
+        if line["fingerprint"] == fingerprint:
+            while found and found[-1]["point"]["tokens"] >= line["point"]["tokens"]:
+                found.pop()
+            found.append(line)
+    return found
+
+
+def holds(lines: Sequence[Line], fingerprint: str, tokens: int) -> bool:
+    """Whether the curve has a point at this very token count."""
+    return any(line["point"]["tokens"] == tokens for line in live(lines, fingerprint))
+
+
+def tokens_at(lines: Sequence[Line], fingerprint: str, step: int) -> tuple[int, bool] | None:
+    """The tokens that `step` optimizer steps had fed, and whether that is exact; None if the curve does not tell.
+
+    Between two evaluations, and beyond the last, tokens are taken to grow evenly with the steps.
+    """
+    points = [(line["point"]["step"], line["point"]["tokens"]) for line in live(lines, fingerprint)]
+    known = dict(points)
+    if step in known:
+        return known[step], True
+    # Training starts at (0, 0), whether that was evaluated or not.
+    before = max(((s, t) for s, t in points if s < step), default=(0, 0))
+    after = min(((s, t) for s, t in points if s > step), default=None)
+    if after is None:
+        earlier = max(((s, t) for s, t in points if s < before[0]), default=(0, 0))
+        if before[0] == 0:
+            return None
+        rate = (before[1] - earlier[1]) / (before[0] - earlier[0])
+    else:
+        rate = (after[1] - before[1]) / (after[0] - before[0])
+    return round(before[1] + rate * (step - before[0])), False
