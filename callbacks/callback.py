@@ -15,7 +15,8 @@ from olmes_monitor.callbacks import lightning as pl
 from olmes_monitor.callbacks.tokens import TokenCounter, tokens_in
 from olmes_monitor.errors import SetupError
 from olmes_monitor.monitor import Monitor
-from olmes_monitor.record.loggers import LightningSink, Sink, WandbSink, live_wandb_run
+from olmes_monitor.record.loggers import LightningSink, Sink, WandbSink, live_wandb_run, sinks_of
+from olmes_monitor.record.verdicts import Hook
 from olmes_monitor.schedule import parse_tokens
 from olmes_monitor.suite import Suite
 
@@ -47,21 +48,25 @@ class OLMESCallback(Callback, TrainerCallback):
         model: nn.Module | Callable[[Any], nn.Module] | None = None,
         out: str | Path | None = None,
         log: Sink | Iterable[Sink] = (),
+        artifact: bool = False,
         tokens_per_step: int | str | None = None,
         count_tokens: Callable[[Any], int] | None = None,
         at_start: bool = True,
         at_end: bool = True,
         on_error: Literal["warn", "raise"] = "warn",
         console: bool = True,
+        on_crossover: Hook | None = None,
         **scoring: Any,
     ) -> None:
         """
-        `every`, `suite`, `tasks`, `limit`, `log`, `at_start`, `at_end`, `on_error`, `console`, `scoring`: as in Monitor.
+        `every`, `suite`, `tasks`, `limit`, `log`, `at_start`, `at_end`, `on_error`, `console`, `on_crossover`,
+        `scoring`: as in Monitor.
         `tokenizer`: found by itself as the trainer's processing_class (transformers) or as the attribute `tokenizer` of the
         LightningModule or datamodule. `model`: the language model, or a function from the LightningModule to it; found by
         itself where the module has one part with weights. `out`: the run's folder (default: the trainer's own); the
         record goes to `out`/olmes. `tokens_per_step`: tokens of one optimizer step over all ranks, where they should not
-        be counted; `count_tokens`: counts one batch of one rank (Lightning only).
+        be counted; `count_tokens`: counts one batch of one rank (Lightning only). `artifact`: put the record's files into the
+        W&B run when training ends.
 
         Raises SetupError for values that no trainer could make sense of; the rest is checked before the first step.
         """
@@ -71,7 +76,8 @@ class OLMESCallback(Callback, TrainerCallback):
         self.tokens_per_step = None if tokens_per_step is None else parse_tokens(tokens_per_step, "tokens_per_step")
         self.count_tokens = count_tokens
         self.tokenizer, self.model, self.out = tokenizer, model, out
-        self.sinks: list[Sink] = [log] if callable(log) else list(log)
+        self.sinks: list[Sink] = sinks_of(log)
+        self.artifact = artifact
         self.monitor: Monitor | None = None
         """The Monitor, once a trainer has started."""
         self._settings = {
@@ -82,6 +88,7 @@ class OLMESCallback(Callback, TrainerCallback):
             "at_end": at_end,
             "on_error": on_error,
             "console": console,
+            "on_crossover": on_crossover,
             **scoring,
         }
         self._restored: dict[str, int] | None = None
@@ -99,7 +106,7 @@ class OLMESCallback(Callback, TrainerCallback):
             pl.find_model(pl_module, self.model),
             pl.find_tokenizer(trainer, pl_module, self.tokenizer),
             out,
-            LightningSink(trainer),
+            LightningSink(trainer, artifact=self.artifact),
             context=pl.precision_context(trainer),
             ranks_per_batch=pl.ranks_per_batch(trainer),
         )
@@ -141,7 +148,7 @@ class OLMESCallback(Callback, TrainerCallback):
             )
         self._restored = state.stateful_callbacks.get(SAVED_AS) if state.global_step > 0 else None
         out = self.out if self.out is not None else args.output_dir
-        self._open(model, tokenizer, out, WandbSink(live_wandb_run))
+        self._open(model, tokenizer, out, WandbSink(live_wandb_run, artifact=self.artifact))
         if self._hook is not None:
             self._hook.remove()
         self._counter = TokenCounter()

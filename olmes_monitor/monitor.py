@@ -12,9 +12,18 @@ from torch import nn
 
 from olmes_monitor.errors import EvaluationError, OLMESError, SetupError
 from olmes_monitor.record.evaluation import Evaluation, Point
-from olmes_monitor.record.files import read_lines
-from olmes_monitor.record.loggers import Row, Sink, log_everywhere
+from olmes_monitor.record.files import plain, read_lines
+from olmes_monitor.record.loggers import (
+    Sink,
+    alert_everywhere,
+    finish_everywhere,
+    log_everywhere,
+    row_of,
+    sinks_of,
+    start_everywhere,
+)
 from olmes_monitor.record.store import LINES, Recorder, load_run
+from olmes_monitor.record.verdicts import Hook, Verdicts, call_hook, verdict_row
 from olmes_monitor.report.progress import show_progress
 from olmes_monitor.report.terminal import crossover_line, evaluation_table, format_tokens
 from olmes_monitor.schedule import Schedule
@@ -53,6 +62,7 @@ class Monitor:
         limit: int | None = None,
         out: str | Path = ".",
         log: Sink | Iterable[Sink] = (),
+        on_crossover: Hook | None = None,
         at_start: bool = True,
         at_end: bool = True,
         on_error: Literal["warn", "raise"] = "warn",
@@ -63,7 +73,9 @@ class Monitor:
         """
         `every`: tokens between two evaluations ("500M", "1B", 2.5e9, an int). `suite`: "monitor", "quick", "standard" or a
         Suite; `tasks` and `limit` choose among its tasks and cap the questions of each. `out`: the run's folder; the
-        record goes to `out`/olmes. `log`: called with each evaluation's row (name → value), or several such callables.
+        record goes to `out`/olmes. `log`: called with each evaluation's row (name → value), a live W&B run, or several of
+        them (record/loggers.py says what else a sink may be told). `on_crossover`: called on rank 0 with a CrossoverEvent
+        when a task's verdict becomes confirmed or is reverted.
         `on_error`: whether a failed evaluation is recorded and training goes on, or raises. `console`: print the tables.
         `ranks_per_batch`: how many ranks are fed one and the same batch, so that its tokens are counted once.
         `scoring`: bos, max_length, batch_tokens, path, formulations, permutations, context, as in Scorer.
@@ -76,12 +88,14 @@ class Monitor:
         self.schedule = Schedule(every, at_start, at_end)  # type: ignore[arg-type]
         self.on_error = on_error
         self.ranks_per_batch = ranks_per_batch
-        self.sinks: list[Sink] = [log] if callable(log) else list(log)
+        self.sinks: list[Sink] = sinks_of(log)
+        self.on_crossover = on_crossover
         if isinstance(suite, str):
             suite = load_suite(suite, tasks=tasks, limit=limit)
         elif tasks is not None or limit is not None:
             raise SetupError("tasks and limit choose among a named suite's questions; build the Suite you want instead")
         self.scorer = Scorer(model, tokenizer, suite, **scoring)
+        self._tokenizer = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         self.ranks = self.scorer.ranks
         self.main = self.ranks.rank == 0
         self.tokens = 0
@@ -91,6 +105,7 @@ class Monitor:
         self._console = _console() if console and self.main else None
         self.out = Path(out)
         self._recorder = self._on_main(lambda: Recorder(self.out / "olmes"), "opening the record")
+        self._verdicts = Verdicts(self.out / "olmes", suite.fingerprint)
 
     def __enter__(self) -> Monitor:
         self.start()
@@ -104,6 +119,8 @@ class Monitor:
         """Say what an evaluation costs, and make the first one if this is the start of a run (0 tokens)."""
         self._check_fingerprint()
         self._say(self.describe())
+        if self.main:
+            self._open_sinks()
         if self.main and self.compute_share > WORTH_A_WARNING:
             logger.warning(
                 "an evaluation costs %.0f %% of the training compute between two of them; a larger every, or suite='quick', "
@@ -135,6 +152,8 @@ class Monitor:
         """Evaluate the end of training unless that point was evaluated, and say where the curves crossed."""
         last = self.evaluate() if self.schedule.at_end and self.tokens != self._evaluated else None
         self._say_crossings()
+        if self.main and self._verdicts.run is not None:
+            finish_everywhere(self.sinks, self._verdicts.run, self._verdicts.crossovers)
         return last
 
     def evaluate(self) -> Evaluation | None:
@@ -207,9 +226,42 @@ class Monitor:
                 raise
             logger.warning("the evaluation at %s tokens is not on disk: %s", f"{evaluation.point.tokens:,}", error)
         if self.main and evaluation.scores is not None:
-            log_everywhere(self.sinks, row_of(evaluation))
+            self._tell(evaluation)
         if self._console is not None:
             self._console.print(evaluation_table(evaluation))
+
+    def _open_sinks(self) -> None:
+        """Tell the trackers what is measured, and take up the verdicts of the part that a resumed run has behind it."""
+        scorer, suite = self.scorer, self.scorer.suite
+        config = {
+            "suite": suite.name,
+            "fingerprint": suite.fingerprint,
+            "questions": {name: len(task.questions) for name, task in suite.tasks.items()},
+            "every": self.schedule.every,
+            "tokenizer": self._tokenizer,
+            "settings": scorer.settings,
+            "versions": versions(),
+        }
+        start_everywhere(self.sinks, plain(config), self.out / "olmes")
+        try:
+            self._verdicts.restore(self.tokens)
+        except Exception as error:
+            logger.warning("the verdicts so far could not be read, so news may be told again: %s", error)
+
+    def _tell(self, evaluation: Evaluation) -> None:
+        """The row, with the verdicts as they are now, to every tracker; a verdict that is news to whoever should know."""
+        row, events = row_of(evaluation), []
+        try:
+            events = self._verdicts.update(evaluation.point)
+        except Exception as error:
+            logger.warning("no verdicts at %s tokens: %s: %s", row["olmes/tokens"], type(error).__name__, error)
+        row |= verdict_row(self._verdicts.crossovers)
+        log_everywhere(self.sinks, row, self._verdicts.run, self._verdicts.crossovers)
+        for event in events:
+            logger.info(event.text)
+            self._say(event.text)
+            alert_everywhere(self.sinks, event.title, event.text)
+            call_hook(self.on_crossover, event)
 
     def _check_fingerprint(self) -> None:
         """A curve that goes on must go on with the same questions."""
@@ -259,17 +311,6 @@ class Monitor:
     def _say(self, line: str) -> None:
         if self._console is not None:
             self._console.print(line, highlight=False)
-
-
-def row_of(evaluation: Evaluation) -> Row:
-    """The row that trackers get: the metrics, and where training stood."""
-    return {
-        **evaluation.metrics,
-        "olmes/tokens": evaluation.point.tokens,
-        "olmes/step": evaluation.point.step,
-        "olmes/seconds": evaluation.cost["seconds"],
-        "olmes/overhead": evaluation.cost["overhead"],
-    }
 
 
 def _console() -> Any:

@@ -33,12 +33,38 @@ def _records(path: Path) -> list[Any]:
 
 
 def history(path: Path) -> list[dict[str, Any]]:
-    """The logged rows: name → value."""
-    return [
-        {(item.key or "/".join(item.nested_key)): json.loads(item.value_json) for item in record.history.item}
-        for record in records(path)
-        if record.WhichOneof("record_type") == "history"
-    ]
+    """The logged rows: name → value; a table's is a dict that names its file."""
+    return [_values(record.history.item) for record in records(path) if record.WhichOneof("record_type") == "history"]
+
+
+def summary(path: Path) -> dict[str, Any]:
+    """What was put into the summary, the last value of each name. (W&B itself adds the last row of history to it.)"""
+    found: dict[str, Any] = {}
+    for record in records(path):
+        if record.WhichOneof("record_type") == "summary":
+            found |= _values(record.summary.update)
+    return found
+
+
+def config(path: Path) -> dict[str, Any]:
+    """The run's config as it was left, W&B's own part under "_wandb"."""
+    found: dict[str, Any] = {}
+    for record in records(path):
+        for update in (record.run.config.update, record.config.update):
+            _put(found, update)
+    return found
+
+
+def alerts(path: Path) -> list[tuple[str, str]]:
+    """Title and text of each alert."""
+    kinds = [record.alert for record in records(path) if record.WhichOneof("record_type") == "alert"]
+    return [(alert.title, alert.text) for alert in kinds]
+
+
+def table(path: Path, value: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of a table that a row of history names."""
+    content = json.loads((path.parent / "files" / value["path"]).read_text())
+    return content["columns"], content["data"]
 
 
 def axes(path: Path) -> dict[str, str]:
@@ -54,6 +80,21 @@ def offline_run(folder: Path) -> Path:
     """The one offline run below a folder."""
     (path,) = folder.rglob("run-*.wandb")
     return path
+
+
+def _values(items: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    _put(found, items)
+    return found
+
+
+def _put(found: dict[str, Any], items: Any) -> None:
+    for item in items:
+        *above, last = list(item.nested_key) or [item.key]
+        place = found
+        for name in above:
+            place = place.setdefault(name, {})
+        place[last] = json.loads(item.value_json)
 
 
 def _payloads(data: bytes) -> list[bytes]:
