@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,31 +11,27 @@ from typing import Any, Literal
 
 from torch import nn
 
+from olmes_monitor.costs import describe, warn_of_cost, warn_of_step
 from olmes_monitor.errors import EvaluationError, OLMESError, SetupError
 from olmes_monitor.record.evaluation import Evaluation, Point
-from olmes_monitor.record.files import plain, read_lines
-from olmes_monitor.record.loggers import (
-    Sink,
-    alert_everywhere,
-    finish_everywhere,
-    log_everywhere,
-    row_of,
-    sinks_of,
-    start_everywhere,
-)
-from olmes_monitor.record.store import LINES, Recorder, load_run
-from olmes_monitor.record.verdicts import Hook, Verdicts, call_hook, verdict_row
+from olmes_monitor.record.files import read_lines
+from olmes_monitor.record.loggers import Sink, sinks_of
+from olmes_monitor.record.store import LINES, Recorder
+from olmes_monitor.record.verdicts import Hook
 from olmes_monitor.report.progress import show_progress
-from olmes_monitor.report.terminal import crossover_line, evaluation_table, format_tokens
-from olmes_monitor.schedule import Schedule
+from olmes_monitor.report.terminal import format_tokens
+from olmes_monitor.schedule import Schedule, Tokens
 from olmes_monitor.scoring.parallel import Failure
 from olmes_monitor.scoring.score import Scorer, versions
+from olmes_monitor.state import attempts, check_suite, holds, tokens_at
 from olmes_monitor.suite import Suite, load_suite
+from olmes_monitor.telling import Teller
 
 logger = logging.getLogger("olmes_monitor")
 
-WORTH_A_WARNING = 0.2
-"""Share of the training compute beyond which a user should know what the evaluations cost."""
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+TAKEN = {"cf", "mcf", "score", "gap", "stderr", "crossover", "tokens", "step", "seconds", "overhead"}
+"""What stands behind olmes/ in a logged name already."""
 
 
 class Monitor:
@@ -48,7 +45,8 @@ class Monitor:
     In a distributed job every rank makes the same calls; rank 0 alone writes and logs.
 
     Logged: olmes/{cf,mcf,score,gap}/<task> and /average, olmes/stderr/{cf,mcf,gap}/<task>, olmes/tokens, olmes/step,
-    olmes/seconds (of the evaluation), olmes/overhead (its share of the wall time since the evaluation before).
+    olmes/seconds (of the evaluation), olmes/overhead (its share of the wall time since the evaluation before). With a
+    `name`, all but the two axes olmes/tokens and olmes/step are olmes/<name>/….
     """
 
     def __init__(
@@ -56,7 +54,9 @@ class Monitor:
         model: nn.Module,
         tokenizer: Any,
         *,
-        every: int | float | str,
+        every: Tokens | None,
+        at: Sequence[Tokens] = (),
+        at_checkpoints: bool = False,
         suite: Suite | str = "monitor",
         tasks: Sequence[str] | str | None = None,
         limit: int | None = None,
@@ -68,16 +68,20 @@ class Monitor:
         on_error: Literal["warn", "raise"] = "warn",
         console: bool = True,
         ranks_per_batch: int = 1,
+        name: str = "",
         **scoring: Any,
     ) -> None:
         """
-        `every`: tokens between two evaluations ("500M", "1B", 2.5e9, an int). `suite`: "monitor", "quick", "standard" or a
+        `every`: tokens between two evaluations ("500M", "1B", 2.5e9, an int), "geometric:100M,1.2" for points each 1.2 times
+        as far as the one before, or None. `at`: token counts at which to evaluate besides. `at_checkpoints`: evaluate
+        whenever a checkpoint is saved (`saved` says so). `suite`: "monitor", "quick", "standard" or a
         Suite; `tasks` and `limit` choose among its tasks and cap the questions of each. `out`: the run's folder; the
         record goes to `out`/olmes. `log`: called with each evaluation's row (name → value), a live W&B run, or several of
         them (record/loggers.py says what else a sink may be told). `on_crossover`: called on rank 0 with a CrossoverEvent
         when a task's verdict becomes confirmed or is reverted.
         `on_error`: whether a failed evaluation is recorded and training goes on, or raises. `console`: print the tables.
         `ranks_per_batch`: how many ranks are fed one and the same batch, so that its tokens are counted once.
+        `name`: goes into the logged names, where several monitors watch one run.
         `scoring`: bos, max_length, batch_tokens, path, formulations, permutations, context, as in Scorer.
 
         Raises SetupError where something does not fit, DataError where the questions cannot be had, RecordError where
@@ -85,11 +89,14 @@ class Monitor:
         """
         if on_error not in ("warn", "raise"):
             raise SetupError(f'on_error takes "warn" or "raise", got {on_error!r}')
-        self.schedule = Schedule(every, at_start, at_end)  # type: ignore[arg-type]
+        if name and (not NAME.fullmatch(name) or name in TAKEN):
+            raise SetupError(
+                f"name takes letters, digits, _ and -, and none of {', '.join(sorted(TAKEN))}; got {name!r}"
+            )
+        self.schedule = Schedule(every, at_start, at_end, at, at_checkpoints)
+        self.name = name
         self.on_error = on_error
         self.ranks_per_batch = ranks_per_batch
-        self.sinks: list[Sink] = sinks_of(log)
-        self.on_crossover = on_crossover
         if isinstance(suite, str):
             suite = load_suite(suite, tasks=tasks, limit=limit)
         elif tasks is not None or limit is not None:
@@ -100,12 +107,22 @@ class Monitor:
         self.main = self.ranks.rank == 0
         self.tokens = 0
         self.steps = 0
+        self.attempt = 1
+        """Which start of the training process this is, as far as the record knows."""
+        self.notes: dict[str, Any] = {"count": "given"}
+        """What the record's settings say besides: how tokens were counted."""
         self._evaluated: int | None = None
+        self._written: str | None = None
+        self._checkpoint: tuple[int, str] | None = None
+        self._fed = 0
         self._since = time.monotonic()
         self._console = _console() if console and self.main else None
         self.out = Path(out)
         self._recorder = self._on_main(lambda: Recorder(self.out / "olmes"), "opening the record")
-        self._verdicts = Verdicts(self.out / "olmes", suite.fingerprint)
+        sinks = sinks_of(log)
+        self._teller = (
+            Teller(sinks, self.out, suite.fingerprint, name, on_crossover, self._console) if self.main else None
+        )
 
     def __enter__(self) -> Monitor:
         self.start()
@@ -116,19 +133,18 @@ class Monitor:
             self.finish()
 
     def start(self) -> Evaluation | None:
-        """Say what an evaluation costs, and make the first one if this is the start of a run (0 tokens)."""
-        self._check_fingerprint()
-        self._say(self.describe())
-        if self.main:
-            self._open_sinks()
-        if self.main and self.compute_share > WORTH_A_WARNING:
-            logger.warning(
-                "an evaluation costs %.0f %% of the training compute between two of them; a larger every, or suite='quick', "
-                "costs less",
-                100 * self.compute_share,
-            )
+        """Say what an evaluation costs, and make the first one: of a run that starts at 0 tokens, or of one that goes on
+        where a point is owed (it was killed while it evaluated, or was never watched so far)."""
+        self._look_back()
+        if self._teller is not None:
+            self._teller.say(self.describe())
+            self._teller.start(self._config(), self.tokens)
+            warn_of_cost(self.scorer, self.schedule)
         self._since = time.monotonic()
-        return self.evaluate() if self.schedule.at_start and self.tokens == 0 else None
+        if self.tokens == 0:
+            return self.evaluate() if self.schedule.at_start else None
+        owed = self.schedule.at_checkpoints or self.schedule.due(self._evaluated or 0, self.tokens)
+        return self.evaluate() if owed and self._evaluated != self.tokens else None
 
     def step(self, tokens: int, step: int | None = None) -> Evaluation | None:
         """Count one optimizer step, and evaluate if a boundary of the schedule was crossed.
@@ -139,26 +155,48 @@ class Monitor:
         if tokens < 0:
             raise SetupError(f"step(tokens=...) takes the tokens of one optimizer step, got {tokens}")
         before = self.tokens
-        self.tokens += self.ranks.sum(int(tokens)) // self.ranks_per_batch
+        fed = self.ranks.sum(int(tokens)) // self.ranks_per_batch
+        self.tokens += fed
         if self.tokens == 0:
             raise SetupError(
                 "the first optimizer step was taken on an empty batch: no tokens were counted on any rank. If the batches are "
                 "not empty, say how many tokens a step has (step(tokens=...); OLMESCallback(tokens_per_step=...))"
             )
         self.steps = self.steps + 1 if step is None else step
+        if self.main and not self._fed:
+            warn_of_step(fed, self.schedule)
+        self._fed += fed
         return self.evaluate() if self.schedule.due(before, self.tokens) else None
+
+    def saved(self, checkpoint: str | Path) -> Evaluation | None:
+        """Say, on every rank, that a checkpoint of the model as it stands was saved: its point's evaluation names it.
+
+        With at_checkpoints, evaluates unless that was done at this very point.
+        """
+        self._checkpoint = (self.tokens, str(checkpoint))
+        if self._evaluated != self.tokens:
+            return self.evaluate() if self.schedule.at_checkpoints else None
+        name = self._written
+        if name is not None:
+            self._try_on_main(lambda: self._recorder.amend(name, str(checkpoint)), f"the checkpoint {checkpoint}")
+        return None
 
     def finish(self) -> Evaluation | None:
         """Evaluate the end of training unless that point was evaluated, and say where the curves crossed."""
-        last = self.evaluate() if self.schedule.at_end and self.tokens != self._evaluated else None
-        self._say_crossings()
-        if self.main and self._verdicts.run is not None:
-            finish_everywhere(self.sinks, self._verdicts.run, self._verdicts.crossovers)
+        last = self.evaluate_end()
+        if self._teller is not None:
+            self._teller.finish()
         return last
+
+    def evaluate_end(self) -> Evaluation | None:
+        """The schedule's last evaluation, unless this very point was evaluated."""
+        return self.evaluate() if self.schedule.at_end and self.tokens != self._evaluated else None
 
     def evaluate(self) -> Evaluation | None:
         """Evaluate now. Returns None if it failed and on_error is "warn"."""
-        point = Point(tokens=self.tokens, step=self.steps, time=time.time())
+        tokens, checkpoint = self._checkpoint or (None, None)
+        here = checkpoint if tokens == self.tokens else None
+        point = Point(tokens=self.tokens, step=self.steps, time=time.time(), checkpoint=here)
         title = f"OLMES at {format_tokens(point.tokens)} tokens"
         self._evaluated = point.tokens
         started = time.monotonic()
@@ -170,6 +208,8 @@ class Monitor:
                 raise
             evaluation = self._failed(point, error)
         finished = time.monotonic()
+        evaluation.attempt = self.attempt
+        evaluation.settings |= self.notes
         evaluation.cost["overhead"] = (finished - started) / max(finished - self._since, 1e-9)
         self._since = finished
         self._keep(evaluation)
@@ -191,22 +231,30 @@ class Monitor:
         evaluated = int(state.get("evaluated", -1))
         self._evaluated = None if evaluated < 0 else evaluated
 
-    @property
-    def compute_share(self) -> float:
-        """An evaluation's share of the training compute of one interval: forward tokens against forward and backward
-        ones, a backward pass counted as two forward passes."""
-        return self.scorer.tokens / (3 * self.schedule.every)
+    def go_on_at(self, step: int) -> bool:
+        """For a run that goes on at an optimizer step without a saved state: find its tokens in the record. A collective,
+        called before `start`. False if the record does not tell."""
+
+        def look() -> tuple[int, bool] | None:
+            return tokens_at(self._lines(), self.scorer.suite.fingerprint, step)
+
+        found = self._on_main(look, "looking for the tokens in the record")
+        tokens = self.ranks.sum(found[0] if found else 0)
+        if tokens == 0:
+            return False
+        self.tokens, self.steps = tokens, step
+        if self.main and found and not found[1]:
+            logger.warning(
+                "training goes on at step %d without a saved token count; from the record it is about %s tokens",
+                step,
+                f"{tokens:,}",
+            )
+            self.notes["tokens"] = "estimated from the record"
+        return True
 
     def describe(self) -> str:
         """One line: what is asked, how often, and what it costs."""
-        suite, scorer = self.scorer.suite, self.scorer
-        questions = sum(len(task.questions) for task in suite.tasks.values())
-        return (
-            f"olmes_monitor: suite {suite.name} ({suite.fingerprint}): {len(suite.tasks)} tasks, {questions:,} questions, "
-            f"{scorer.requests:,} requests, {format_tokens(scorer.tokens)} tokens forwarded ({scorer.path.name} path) by an "
-            f"evaluation every {format_tokens(self.schedule.every)} tokens, {self.compute_share:.2%} of the training compute; "
-            f"record in {self.out / 'olmes'}"
-        )
+        return describe(self.scorer, self.schedule, self.out / "olmes")
 
     def _failed(self, point: Point, error: Exception) -> Evaluation:
         # An error that is not one of ours is a defect somewhere; its traceback is what helps to mend it.
@@ -218,68 +266,52 @@ class Monitor:
         return Evaluation(point, suite.name, suite.fingerprint, None, problems=problems, versions=versions())
 
     def _keep(self, evaluation: Evaluation) -> None:
-        """Record, log and show; rank 0 does it. A record that cannot be written stops training only under "raise"."""
-        try:
-            self._on_main(lambda: self._recorder.write(evaluation), "recording the evaluation")
-        except Exception as error:
-            if self.on_error == "raise":
-                raise
-            logger.warning("the evaluation at %s tokens is not on disk: %s", f"{evaluation.point.tokens:,}", error)
-        if self.main and evaluation.scores is not None:
-            self._tell(evaluation)
-        if self._console is not None:
-            self._console.print(evaluation_table(evaluation))
+        """Record, log and show; rank 0 does it."""
+        what = f"the evaluation at {evaluation.point.tokens:,} tokens"
+        self._written = self._try_on_main(lambda: self._recorder.write(evaluation), what)
+        if self._teller is not None:
+            self._teller.evaluated(evaluation)
 
-    def _open_sinks(self) -> None:
-        """Tell the trackers what is measured, and take up the verdicts of the part that a resumed run has behind it."""
+    def _config(self) -> dict[str, Any]:
+        """What trackers keep as the run's settings."""
         scorer, suite = self.scorer, self.scorer.suite
-        config = {
+        return {
             "suite": suite.name,
             "fingerprint": suite.fingerprint,
             "questions": {name: len(task.questions) for name, task in suite.tasks.items()},
             "every": self.schedule.every,
             "tokenizer": self._tokenizer,
-            "settings": scorer.settings,
+            "settings": scorer.settings | self.notes,
             "versions": versions(),
         }
-        start_everywhere(self.sinks, plain(config), self.out / "olmes")
+
+    def _lines(self) -> list[dict[str, Any]]:
+        record = self.out / "olmes" / LINES
+        return read_lines(record) if record.exists() else []
+
+    def _look_back(self) -> None:
+        """What the record knows of this run's earlier attempts: that they asked the same, how many, whether this point."""
+
+        def look() -> tuple[int, bool]:
+            lines, suite = self._lines(), self.scorer.suite
+            if self.tokens > 0:
+                check_suite(lines, suite, self.out / "olmes" / LINES)
+            return attempts(lines, suite.fingerprint), holds(lines, suite.fingerprint, self.tokens)
+
+        before, held = self._on_main(look, "checking the record") or (0, False)
+        self.attempt = 1 + self.ranks.sum(before)
+        if self.ranks.sum(int(held)) and self.tokens > 0:
+            self._evaluated = self.tokens
+
+    def _try_on_main(self, action: Callable[[], Any], what: str) -> Any:
+        """Write on rank 0. A record that cannot be written stops training only under "raise"."""
         try:
-            self._verdicts.restore(self.tokens)
+            return self._on_main(action, "recording " + what)
         except Exception as error:
-            logger.warning("the verdicts so far could not be read, so news may be told again: %s", error)
-
-    def _tell(self, evaluation: Evaluation) -> None:
-        """The row, with the verdicts as they are now, to every tracker; a verdict that is news to whoever should know."""
-        row, events = row_of(evaluation), []
-        try:
-            events = self._verdicts.update(evaluation.point)
-        except Exception as error:
-            logger.warning("no verdicts at %s tokens: %s: %s", row["olmes/tokens"], type(error).__name__, error)
-        row |= verdict_row(self._verdicts.crossovers)
-        log_everywhere(self.sinks, row, self._verdicts.run, self._verdicts.crossovers)
-        for event in events:
-            logger.info(event.text)
-            self._say(event.text)
-            alert_everywhere(self.sinks, event.title, event.text)
-            call_hook(self.on_crossover, event)
-
-    def _check_fingerprint(self) -> None:
-        """A curve that goes on must go on with the same questions."""
-
-        def check() -> None:
-            record, suite = self.out / "olmes" / LINES, self.scorer.suite
-            if self.tokens == 0 or not record.exists():
-                return
-            # The folder may hold an earlier run's suite beside this one's: only a curve begun with another is refused.
-            held = {line["fingerprint"]: line["suite"] for line in read_lines(record)}
-            if held and suite.fingerprint not in held:
-                names = ", ".join(f"{name} ({fingerprint})" for fingerprint, name in held.items())
-                raise SetupError(
-                    f"{record} holds suite {names}, this run asks {suite.name} ({suite.fingerprint}); one curve has one "
-                    "suite: ask the same, or give another out="
-                )
-
-        self._on_main(check, "checking the record")
+            if self.on_error == "raise":
+                raise
+            logger.warning("%s is not on disk: %s", what, error)
+            return None
 
     def _on_main(self, action: Callable[[], Any], what: str) -> Any:
         """Do something on rank 0; if it fails there, every rank raises the same error."""
@@ -294,23 +326,6 @@ class Monitor:
             raise error
         self.ranks.agree(None if error is None else Failure(what, error))
         return result
-
-    def _say_crossings(self) -> None:
-        if self._console is None:
-            return
-        try:
-            crossings = load_run(self.out, fingerprint=self.scorer.suite.fingerprint).crossovers()
-        except (
-            OLMESError
-        ) as error:  # nothing was evaluated or could be written: no reason to end a training run with an error
-            logger.warning("no crossings to tell: %s", error)
-            return
-        for task, crossover in crossings.items():
-            self._console.print(crossover_line(task, crossover), highlight=False)
-
-    def _say(self, line: str) -> None:
-        if self._console is not None:
-            self._console.print(line, highlight=False)
 
 
 def _console() -> Any:
