@@ -135,6 +135,8 @@ def _why_folder(checkpoint: Checkpoint, path: Path) -> str | None:
             reason = why_cut_off(path / "meta.pt") if (path / "meta.pt").is_file() else "its meta.pt is missing"
     else:
         reason = _why_weights(path)
+        if checkpoint.kind == "peft" and not (path / "adapter_config.json").is_file():
+            reason = reason or "its adapter_config.json is missing (it is written last)"
     return reason or _why_state(path)
 
 

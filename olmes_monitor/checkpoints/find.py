@@ -9,20 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from olmes_monitor.checkpoints.checkpoint import Checkpoint, CheckpointError, Kind
+from olmes_monitor.checkpoints.checkpoint import Checkpoint, CheckpointError
 from olmes_monitor.checkpoints.complete import (
     LOOK,
     VANISHED,
     content_key,
     grown,
     look_at,
-    shard_files,
-    weight_files,
     why_not_whole,
 )
 from olmes_monitor.checkpoints.dates import UNKNOWN, UNKNOWN_STEP, named_point, saved_point
 from olmes_monitor.checkpoints.hub import HUB_ID, as_folder, find_revisions
-from olmes_monitor.checkpoints.kinds import UNFINISHED, is_hub_folder, kind_of
+from olmes_monitor.checkpoints.kinds import UNFINISHED, describe, is_hub_folder, kind_of
 from olmes_monitor.checkpoints.names import natural, step_in
 from olmes_monitor.errors import SetupError
 
@@ -57,20 +55,6 @@ def find_checkpoints(
         growing = grown(first)
         dated = [_still_growing(checkpoint, growing) for checkpoint in dated]
     return sorted(_once(dated), key=_order)
-
-
-def describe(path: Path, kind: Kind) -> Checkpoint:
-    """A checkpoint of which only place, kind and files are known. Raises OSError if it vanished."""
-    if kind in ("dcp", "lightning_sharded"):
-        files = shard_files(path)
-    elif path.is_file():
-        files = (path,)
-    else:
-        try:
-            files = weight_files(path)
-        except (ValueError, KeyError, AttributeError):  # an index that cannot be read: why_incomplete says so
-            files = ()
-    return Checkpoint(path, kind, None, None, files=files)
 
 
 def _in_place(place: str | Path, revisions: str | None) -> Iterator[Checkpoint]:
@@ -138,6 +122,7 @@ def _with_saved_point(checkpoint: Checkpoint) -> Checkpoint:
             if local is None:  # not on this machine yet
                 return checkpoint
             inner = local
+            checkpoint = replace(checkpoint, files=inner.files)
         if (wrong := why_not_whole(inner)) is not None:
             return replace(checkpoint, problem=wrong[0], may_mend=wrong[1])
         key = checkpoint.key or content_key(inner)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from olmes_monitor.checkpoints.checkpoint import Checkpoint, CheckpointError
-from olmes_monitor.checkpoints.kinds import is_hub_folder, kind_of
+from olmes_monitor.checkpoints.kinds import describe, is_hub_folder, kind_of
 from olmes_monitor.checkpoints.names import stage_in
 from olmes_monitor.errors import SetupError
 
@@ -53,7 +53,7 @@ def as_folder(checkpoint: Checkpoint, download: bool = True) -> Checkpoint | Non
         raise CheckpointError(
             f"revision {checkpoint.revision} of {checkpoint.path} holds no weights this package reads"
         )
-    return replace(checkpoint, path=folder, kind=kind, revision=None)
+    return replace(describe(folder, kind), step=checkpoint.step, tokens=checkpoint.tokens, key=checkpoint.key)
 
 
 def _all_revisions(place: str | Path) -> dict[str, str]:

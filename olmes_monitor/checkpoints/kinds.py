@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from olmes_monitor.checkpoints.checkpoint import Kind
-from olmes_monitor.checkpoints.complete import INDEXES, SHARD, SINGLES
+from olmes_monitor.checkpoints.checkpoint import Checkpoint, Kind
+from olmes_monitor.checkpoints.complete import INDEXES, SHARD, SINGLES, shard_files, weight_files
 from olmes_monitor.checkpoints.sharded import shards_folder
 
 TRAINER_FOLDER = re.compile(r"checkpoint-\d+")
@@ -38,9 +38,23 @@ def is_hub_folder(path: Path) -> bool:
     return (path / "refs").is_dir() and (path / "snapshots").is_dir()
 
 
+def describe(path: Path, kind: Kind) -> Checkpoint:
+    """A checkpoint of which only place, kind and files are known. Raises OSError if it vanished."""
+    if kind in ("dcp", "lightning_sharded"):
+        files = shard_files(path)
+    elif path.is_file():
+        files = (path,)
+    else:
+        try:
+            files = weight_files(path)
+        except (ValueError, KeyError, AttributeError):  # an index that cannot be read: why_incomplete says so
+            files = ()
+    return Checkpoint(path, kind, None, None, files=files)
+
+
 def _kind_of_folder(path: Path) -> Kind | None:
     names = {entry.name for entry in path.iterdir()}
-    if "adapter_config.json" in names:
+    if names & {"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"}:
         return "peft"
     if names.intersection((*INDEXES, *SINGLES)) or any(map(SHARD.fullmatch, names)):
         return "transformers"
