@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"olmes-monitor {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_data, _add_show, _add_eval, _add_explain):
+    for add in (_add_data, _add_show, _add_eval, _add_explain, _add_upload):
         add(commands)
     return top
 
@@ -182,3 +182,31 @@ def _explain(arguments: argparse.Namespace) -> int:
     from olmes_monitor import cli_explain
 
     return cli_explain.run(arguments)
+
+
+def _add_upload(commands: Commands) -> None:
+    command = commands.add_parser(
+        "upload",
+        help="put a run's evaluations into a W&B run",
+        description="Put the evaluations of a run's record into a W&B run of their own, in the group of the run that training "
+        "logs to. Again later, it adds what is new. Superseded and failed evaluations are left out. With WANDB_MODE=offline "
+        "a session is written that holds them all.",
+    )
+    command.add_argument("run_folder", metavar="RUN", help="a run's folder")
+    command.add_argument("--project", metavar="NAME", help="W&B project; the training run's by default")
+    command.add_argument("--group", metavar="NAME", help="W&B group; the training run's, or its id, by default")
+    command.add_argument("--run-id", metavar="ID", help="W&B run to write into; the last upload's, or a new one, by default")
+    command.add_argument("--fingerprint", metavar="HEX", help="which suite, where the record holds several")
+    command.add_argument(
+        "--force", action="store_true", help="write into --run-id even if it is the training's own, or was not made here"
+    )
+    command.add_argument(
+        "--workspace", action="store_true", help="save a ready layout in the project too (needs wandb-workspaces)"
+    )
+    command.set_defaults(run=_upload)
+
+
+def _upload(arguments: argparse.Namespace) -> int:
+    from olmes_monitor import cli_upload
+
+    return cli_upload.run(arguments)

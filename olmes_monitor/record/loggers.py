@@ -39,8 +39,7 @@ def row_of(evaluation: Evaluation) -> dict[str, float]:
         **evaluation.metrics,
         TOKENS: evaluation.point.tokens,
         "olmes/step": evaluation.point.step,
-        "olmes/seconds": evaluation.cost["seconds"],
-        "olmes/overhead": evaluation.cost["overhead"],
+        **{f"olmes/{name}": evaluation.cost[name] for name in ("seconds", "overhead") if name in evaluation.cost},
     }
 
 

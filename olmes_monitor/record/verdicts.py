@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from olmes_monitor.errors import RecordError
 from olmes_monitor.measure.crossover import Crossover
 from olmes_monitor.record.evaluation import Point
 from olmes_monitor.record.files import read_lines
@@ -81,6 +82,8 @@ class Verdicts:
         """
         self.run, self.crossovers = None, {}
         run = load_run(self.folder, fingerprint=self.fingerprint)
+        if run.evaluations[-1].point.tokens != point.tokens:
+            raise RecordError(f"{self.folder} does not have the evaluation at {point.tokens} tokens")
         self.crossovers = run.crossovers()
         self.run = run
         events = [

@@ -16,7 +16,7 @@ FILE = "wandb.json"
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """{"live": {run id: facts}, "uploads": {fingerprint: facts}}: the runs that training logged to, and the uploads.
+    """{"live": {run id: facts}, "uploads": {run id: facts}}: the runs that training logged to, and those of uploads.
 
     Raises RecordError where the file is damaged: what must not be overwritten would not be known.
     """
