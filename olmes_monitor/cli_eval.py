@@ -89,7 +89,7 @@ def _evaluate(arguments: argparse.Namespace) -> Evaluation:
     _check_place(arguments.model)
     if arguments.dtype not in DTYPES:
         raise SetupError(f"there is no dtype {arguments.dtype!r}; it is one of {', '.join(DTYPES)}")
-    device = _device(arguments.device)
+    device = pick_device(arguments.device)
     if Path(arguments.model).is_dir() and not (Path(arguments.model) / "config.json").is_file():
         raise SetupError(f"{arguments.model} has no config.json, so it is no model in transformers format")
     suite = load_suite(arguments.suite, arguments.tasks, arguments.limit)
@@ -139,7 +139,8 @@ def _check_place(name: str) -> None:
         raise SetupError(f"there is no folder {name}")
 
 
-def _device(name: str | None) -> torch.device:
+def pick_device(name: str | None) -> torch.device:
+    """The device of that name, else the accelerator, else the CPU. Raises SetupError, in one line, if it cannot be used."""
     import torch
 
     if name is None:
