@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"olmes-monitor {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_data, _add_show, _add_eval, _add_explain, _add_upload):
+    for add in (_add_data, _add_show, _add_eval, _add_scan, _add_explain, _add_upload):
         add(commands)
     return top
 
@@ -159,6 +159,72 @@ def _eval(arguments: argparse.Namespace) -> int:
     return cli_eval.run(arguments)
 
 
+def _add_scan(commands: Commands) -> None:
+    command = commands.add_parser(
+        "scan",
+        help="score saved checkpoints: the same curve, after or beside training",
+        description="Score every checkpoint in folders, in order of training, into the same record as a run's own "
+        "evaluations; again later, only what is new. Exit code 0 if all are scored, 1 if some could not be (the account "
+        "says why), 2 for an error, 130 when interrupted; what is scored is kept in any case. docs/scan.md has more.",
+    )
+    command.add_argument("places", metavar="DIR", nargs="+", help="a folder with checkpoints, a checkpoint, a hub id")
+    command.add_argument(
+        "--list", action="store_true", help="print what would be scored, in order, and what not and why"
+    )
+    which = command.add_argument_group("which checkpoints")
+    which.add_argument("--every-nth", metavar="N", type=int, help="the first, and every Nth after it")
+    which.add_argument("--last", metavar="N", type=int, help="only the last N")
+    which.add_argument("--revisions", metavar="PATTERN", help="of a hub repository, for example 'stage1-step*'")
+    which.add_argument(
+        "--watch", metavar="SECONDS", type=float, nargs="?", const=30.0, help="go on as checkpoints land"
+    )
+    which.add_argument("--until-step", metavar="N", type=int, help="ends --watch once step N is scored")
+    which.add_argument(
+        "--find-crossover",
+        metavar="TASK",
+        nargs="?",
+        const="average",
+        help="score only the few that show where the curves cross (of a task, or average)",
+    )
+    asked = command.add_argument_group("what is asked")
+    asked.add_argument("--suite", default="monitor", help="quick, monitor (default) or standard")
+    asked.add_argument("--tasks", metavar="A,B", help="only these tasks")
+    asked.add_argument("--limit", metavar="N", type=int, help="at most N questions a task")
+    asked.add_argument("--bos", choices=("auto", "true", "false"), default="auto", help="as for eval")
+    axis = command.add_argument_group("where they stand")
+    axis.add_argument("--tokens-per-step", metavar="N", help="tokens of an optimizer step, where none are saved: 4M")
+    axis.add_argument("--axis", choices=("tokens", "steps"), default="tokens", help="draw against steps instead")
+    load = command.add_argument_group("how they are loaded")
+    load.add_argument("--tokenizer", metavar="FOLDER", help="where neither the checkpoint nor its parent has one")
+    load.add_argument("--config", metavar="FOLDER", help="config.json's folder, for weights that have none")
+    load.add_argument("--model-factory", metavar="PKG.MOD:FUNC", help="makes the model, where no config does")
+    load.add_argument("--base", metavar="FOLDER", help="the model that adapters belong to")
+    load.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or float64; by default as saved")
+    load.add_argument("--device", help="cpu, cuda, cuda:1, mps; the accelerator if there is one, by default")
+    load.add_argument("--batch-tokens", metavar="N", type=int, help="tokens of one forward call")
+    load.add_argument("--allow-pickle", action="store_true", help="read files that could run code")
+    load.add_argument("--trust-remote-code", action="store_true", help="let the model's own code run")
+    load.add_argument(
+        "--split",
+        choices=("questions", "checkpoints"),
+        default="questions",
+        help="what the processes of torchrun or srun share: each checkpoint's questions (default), or the checkpoints",
+    )
+    shown = command.add_argument_group("what comes out")
+    shown.add_argument("--out", metavar="FOLDER", type=Path, help="the run's folder; by default the first DIR")
+    form = shown.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
+    form.add_argument("--csv", action="store_true", help="print one line an evaluation and task instead")
+    shown.add_argument("--wandb", action="store_true", help="upload the curve as a W&B run, as `upload` does")
+    command.set_defaults(run=_scan)
+
+
+def _scan(arguments: argparse.Namespace) -> int:
+    from olmes_monitor import cli_scan
+
+    return cli_scan.run(arguments)
+
+
 def _add_explain(commands: Commands) -> None:
     command = commands.add_parser(
         "explain",
@@ -195,10 +261,14 @@ def _add_upload(commands: Commands) -> None:
     command.add_argument("run_folder", metavar="RUN", help="a run's folder")
     command.add_argument("--project", metavar="NAME", help="W&B project; the training run's by default")
     command.add_argument("--group", metavar="NAME", help="W&B group; the training run's, or its id, by default")
-    command.add_argument("--run-id", metavar="ID", help="W&B run to write into; the last upload's, or a new one, by default")
+    command.add_argument(
+        "--run-id", metavar="ID", help="W&B run to write into; the last upload's, or a new one, by default"
+    )
     command.add_argument("--fingerprint", metavar="HEX", help="which suite, where the record holds several")
     command.add_argument(
-        "--force", action="store_true", help="write into --run-id even if it is the training's own, or was not made here"
+        "--force",
+        action="store_true",
+        help="write into --run-id even if it is the training's own, or was not made here",
     )
     command.add_argument(
         "--workspace", action="store_true", help="save a ready layout in the project too (needs wandb-workspaces)"

@@ -78,7 +78,7 @@ class Skeleton:
         self.scorer: Scorer | None = None
         self._model: nn.Module | None = None
         self._key = ""
-        self._dtypes: set[torch.dtype] = set()
+        self._dtypes: set[torch.dtype] | None = None
         self._reading: tuple[Checkpoint, Reading] | None = None
 
     def ahead(self, checkpoint: Checkpoint) -> None:
@@ -129,14 +129,14 @@ class Skeleton:
                 state = load.read_state(checkpoint, allow_pickle=self.loading.allow_pickle)
             else:
                 state = reading[1].result()
-            if self.loading.dtype != "auto" or dtypes_of(state) == self._dtypes:
+            if self.loading.dtype != "auto" or self._dtypes in (None, dtypes_of(state)):
                 load.load_state(self._model, state, checkpoint)
                 self.swapped += 1
                 return False
             self._dtypes = dtypes_of(state)  # what this one is saved in; the next like it goes into its model
             del state
         else:
-            self._dtypes = set()
+            self._dtypes = None
         # The old model goes first: two may not fit. Until the new one is planned, nothing can be scored.
         self._model = self.scorer = None
         self._open(checkpoint)
@@ -155,7 +155,8 @@ class Skeleton:
             allow_pickle=how.allow_pickle,
             trust_remote_code=how.trust_remote_code,
         )
-        self._dtypes = self._dtypes or {p.dtype for p in self._model.parameters() if p.is_floating_point()}
+        if self._dtypes is None and checkpoint.kind != "peft":  # of which only the adapter is saved, not the base
+            self._dtypes = {p.dtype for p in self._model.parameters() if p.is_floating_point()}
         self.opened += 1
 
     def _plan(self, checkpoint: Checkpoint) -> None:

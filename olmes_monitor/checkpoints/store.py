@@ -37,6 +37,8 @@ class Results:
         self.suite, self.axis = suite, axis
         self.lines: dict[Identity, dict[str, Any]] = {}
         """Of every checkpoint scored so far its line in the record, the last one."""
+        self.any = False
+        """Whether the record has any evaluation of this suite, also the training loop's."""
         self._problems: dict[Identity, str] = {}
         self.refresh()
 
@@ -47,6 +49,7 @@ class Results:
         for line in read_lines(self.recorder.lines):
             if line["fingerprint"] != self.suite.fingerprint:
                 continue
+            self.any = True
             point = Point.from_json(line["point"])
             if point.axis != self.axis:
                 raise SetupError(

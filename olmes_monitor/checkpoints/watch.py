@@ -8,13 +8,12 @@ from collections.abc import Callable
 from olmes_monitor.checkpoints.scan import Scan, label
 
 
-def watch(
-    scan: Scan, seconds: float, until_step: int | None = None, sleep: Callable[[float], None] = time.sleep
-) -> None:
+def watch(scan: Scan, seconds: float, until_step: int | None = None, idle: Callable[[], None] | None = None) -> None:
     """Score each checkpoint once, in order, looking for new ones after every one and else every `seconds`.
 
     Returns once a checkpoint of step `until_step` or later was dealt with and nothing else waits; without it never. Where
     ranks score together each looks round by the first rank's word, so that none waits longer than `seconds` for it.
+    `idle` is called when all there was is done and something was.
     """
     while True:
         tried: set[tuple] = set()
@@ -27,7 +26,9 @@ def watch(
         if _reached(scan, until_step):
             scan.once()
             return
-        sleep(seconds)
+        if tried and idle is not None:
+            idle()
+        time.sleep(seconds)
 
 
 def _reached(scan: Scan, until_step: int | None) -> bool:
