@@ -1,0 +1,186 @@
+"""What the page, the picture and the tables are drawn from: every task's curves, of a record or of a table of accuracies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from olmes_monitor.measure.accuracy import mean, stderr
+from olmes_monitor.measure.choices import read_choices
+from olmes_monitor.measure.crossover import Crossover, find_crossover
+from olmes_monitor.record.run import AVERAGE
+
+if TYPE_CHECKING:
+    from olmes_monitor.record.run import Run
+
+OWN = "olmes"
+"""The headline's normalization: each task's own, as OLMES chose it."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Curve:
+    """One task of one run against tokens. Arrays are (evaluations,), fractions of 1, NaN where there is no value."""
+
+    tokens: NDArray[np.int64]
+    steps: NDArray[np.int64] | None
+    mcf: Floats
+    mcf_error: Floats
+    """Standard errors of `mcf`."""
+    cf: dict[str, Floats]
+    """OWN, and the other normalizations that were asked, → accuracy of the cloze form."""
+    cf_error: dict[str, Floats]
+    gap_error: dict[str, Floats]
+    """Standard errors of mcf − cf: paired where the questions are known."""
+    crossovers: dict[str, Crossover]
+    """Normalization → crossover; none where one of the forms was not asked."""
+    normalization: str = ""
+    """Which one OWN is; "" for the average and where it is not known."""
+    n: int | None = None
+    floor: float | None = None
+
+
+@dataclass
+class Source:
+    """A run as it is shown."""
+
+    name: str
+    curves: dict[str, Curve]
+    """Task → curve, the average last, in the suite's order."""
+    run: Run | None = None
+    """None where only accuracies are known."""
+    subjects: dict[str, dict[str, Curve]] = field(default_factory=dict)
+    """Task with subjects (MMLU) → subject → curve."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader must know of this run's numbers."""
+
+    @property
+    def headline(self) -> tuple[str, Crossover] | None:
+        """Whose verdict comes first, the average's or the only task's, and that verdict; None without one."""
+        for task in (AVERAGE, *self.curves):
+            if task in self.curves and OWN in self.curves[task].crossovers:
+                return task, self.curves[task].crossovers[OWN]
+        return None
+
+
+@dataclass
+class Answers:
+    """What was answered right of one task, question by question, at the run's evaluations."""
+
+    cf: dict[str, Floats]
+    """Normalization → (evaluations, questions): 1, 0, or NaN where undefined."""
+    mcf: Floats | None
+    """(evaluations, questions), likewise; None where it was never asked."""
+    subjects: NDArray[np.object_]
+    """(questions,) "" where there are none."""
+
+
+def read_run(run: Run, name: str) -> Source:
+    """All curves of a record. Reads every scores file once more than the verdicts do.
+
+    Raises RecordError where a scores file is missing or damaged.
+    """
+    answers = _read_answers(run)
+    frame, verdicts = run.frame(), run.crossovers()
+    curves = {}
+    for task in [*run.tasks, AVERAGE]:
+        rows = frame[frame["task"] == task]
+        if not len(rows) or (task == AVERAGE and len(run.tasks) < 2):
+            continue
+        facts = next((e.tasks[task] for e in reversed(run.evaluations) if task in e.tasks), {})
+        floors = rows["floor"].dropna()
+        curve = Curve(
+            tokens=rows["tokens"].to_numpy(np.int64),
+            steps=rows["step"].to_numpy(np.int64),
+            mcf=rows["mcf"].to_numpy(),
+            mcf_error=rows["stderr_mcf"].to_numpy(),
+            cf={OWN: rows["cf"].to_numpy()},
+            cf_error={OWN: rows["stderr_cf"].to_numpy()},
+            gap_error={OWN: rows["stderr_gap"].to_numpy()},
+            crossovers={OWN: verdicts[task]} if task in verdicts else {},
+            normalization=facts.get("normalization", ""),
+            n=facts.get("n"),
+            floor=float(floors.iloc[-1]) if len(floors) else None,
+        )
+        _other_normalizations(
+            curve, run, answers if task == AVERAGE else {task: answers[task]} if task in answers else {}
+        )
+        curves[task] = curve
+    subjects = {task: _by_subject(run, answers[task], curves[task]) for task in answers if task in curves}
+    return Source(name, curves, run, {task: found for task, found in subjects.items() if found})
+
+
+def _read_answers(run: Run) -> dict[str, Answers]:
+    found: dict[str, Answers] = {}
+    for place, evaluation in enumerate(run.evaluations):
+        if not evaluation.tasks:  # it failed
+            continue
+        kept = evaluation.scores
+        choices_of = read_choices(run.scores(place))
+        evaluation.scores = kept  # a long run's tables do not fit in memory all at once
+        for task, choices in choices_of.items():
+            known = found.setdefault(task, Answers({}, None, choices.subjects))
+            unknown = np.full((len(run.evaluations), choices.n), np.nan)
+            for kind in choices.normalizations:
+                known.cf.setdefault(kind, unknown.copy())[place] = choices.correct("cf", kind)
+            if "mcf" in choices.columns:
+                known.mcf = unknown if known.mcf is None else known.mcf
+                known.mcf[place] = choices.correct("mcf", "none")
+    return found
+
+
+def _other_normalizations(curve: Curve, run: Run, answers: dict[str, Answers]) -> None:
+    """Adds the curves of every normalization that all the given tasks were asked by, at the curve's evaluations.
+
+    One task, or all for the average, which is then the mean over tasks.
+    """
+    if not answers:
+        return
+    first = next(iter(answers.values()))
+    at = np.searchsorted([e.point.tokens for e in run.evaluations], curve.tokens)
+    subjects = np.concatenate([a.subjects for a in answers.values()])
+    tasks = np.repeat(list(answers), [len(a.subjects) for a in answers.values()])
+    mcf = None
+    if all(a.mcf is not None for a in answers.values()):
+        mcf = np.concatenate([a.mcf[at] for a in answers.values() if a.mcf is not None], axis=1)
+    for kind in first.cf:
+        if kind == curve.normalization or not all(kind in a.cf for a in answers.values()):
+            continue
+        cf = np.concatenate([a.cf[kind][at] for a in answers.values()], axis=1)
+        curve.cf[kind], curve.cf_error[kind] = mean(cf, subjects, tasks), stderr(cf, subjects, tasks)
+        if mcf is None:
+            continue
+        curve.gap_error[kind] = stderr(mcf - cf, subjects, tasks)
+        curve.crossovers[kind] = find_crossover(
+            curve.tokens, cf, mcf, steps=curve.steps, floor=curve.floor, subjects=subjects, tasks=tasks
+        )
+
+
+def _by_subject(run: Run, answers: Answers, task: Curve) -> dict[str, Curve]:
+    """Subject → its curves under the task's own normalization; {} for a task without subjects."""
+    names = sorted(set(answers.subjects.tolist()) - {""})
+    cf = answers.cf.get(task.normalization)
+    if len(names) < 2 or cf is None or answers.mcf is None:
+        return {}
+    at = np.searchsorted([e.point.tokens for e in run.evaluations], task.tokens)
+    found = {}
+    for name in names:
+        mine = answers.subjects == name
+        right, lettered = cf[at][:, mine], answers.mcf[at][:, mine]
+        found[name] = Curve(
+            task.tokens,
+            task.steps,
+            mean(lettered),
+            stderr(lettered),
+            {OWN: mean(right)},
+            {OWN: stderr(right)},
+            {OWN: stderr(lettered - right)},
+            {},
+            task.normalization,
+            int(mine.sum()),
+        )
+    return found
