@@ -61,6 +61,12 @@ def alerts(path: Path) -> list[tuple[str, str]]:
     return [(alert.title, alert.text) for alert in kinds]
 
 
+def artifacts(path: Path) -> dict[str, list[str]]:
+    """Name of each artifact → the files in it."""
+    kinds = [record.artifact for record in records(path) if record.WhichOneof("record_type") == "artifact"]
+    return {artifact.name: [entry.path for entry in artifact.manifest.contents] for artifact in kinds}
+
+
 def table(path: Path, value: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows of a table that a row of history names."""
     content = json.loads((path.parent / "files" / value["path"]).read_text())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from olmes_monitor.measure import summarize
-from olmes_monitor.record import Evaluation, Point
+from olmes_monitor.record import Evaluation, Point, Recorder
 
 CHAR = {"arc_easy": "char", "csqa": "pmi", "mmlu": "char", "boolq": "none"}
 
@@ -108,3 +109,18 @@ def failed_evaluation(tokens: int, fingerprint: str = "0123456789abcdef") -> Eva
     return Evaluation(
         Point(tokens, tokens // 4_000_000), "quick", fingerprint, None, problems={"evaluation": "rank 0: out of memory"}
     )
+
+
+RISE = [(0.3, 0.25), (0.4, 0.27), (0.45, 0.3), (0.48, 0.42), (0.5, 0.65), (0.52, 0.7), (0.54, 0.8), (0.55, 0.85)]
+"""CF and MCF accuracies over a run in which MCF overtakes CF between the fourth and the fifth evaluation."""
+
+
+def write_rise(folder: Path, levels: Sequence[tuple[float, float]] = RISE, start: int = 0) -> list[Evaluation]:
+    """A record of two tasks: arc_easy goes as `levels` say, csqa never crosses; an evaluation every 1B tokens."""
+    recorder = Recorder(folder)
+    evaluations = []
+    for index, (cf, mcf) in enumerate(levels, start=start):
+        evaluation = make_evaluation(index * 10**9, {"arc_easy": (cf, mcf), "csqa": (0.5, 0.25)}, n=200)
+        recorder.write(evaluation)
+        evaluations.append(evaluation)
+    return evaluations
