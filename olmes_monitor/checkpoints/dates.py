@@ -57,9 +57,9 @@ def _trainer_point(path: Path) -> tuple[int | None, int | None, str]:
         return None, None, ""
     step = _whole(state.get("global_step"))
     callbacks = state.get("stateful_callbacks")
-    own = callbacks.get("olmes_monitor") if isinstance(callbacks, dict) else None
-    if isinstance(own, dict) and _whole(own.get("tokens")) is not None:
-        return step, _whole(own["tokens"]), "callback state"
+    tokens = _own_count(callbacks.get("olmes_monitor") if isinstance(callbacks, dict) else None, step)
+    if tokens is not None:
+        return step, tokens, "callback state"
     # 0 is what a Trainer writes that did not count (include_num_input_tokens_seen is off by default).
     seen = _whole(state.get("num_input_tokens_seen"))
     return (step, seen, "trainer state") if seen else (step, None, "")
@@ -72,10 +72,24 @@ def _lightning_point(path: Path) -> tuple[int | None, int | None, str]:
         raise CheckpointError(f"{path} is no checkpoint of Lightning's: it holds a {type(loaded).__name__}")
     step = _whole(loaded.get("global_step"))
     for name, state in (loaded.get("callbacks") or {}).items():
-        if str(name).startswith("OLMESCallback") and _whole(state.get("tokens")) is not None:
-            # With several optimizers Lightning's global_step counts each of them; the callback's is the trainer's too.
-            return step, _whole(state["tokens"]), "callback state"
+        tokens = _own_count(state, step) if str(name).startswith("OLMESCallback") else None
+        if tokens is not None:
+            return step, tokens, "callback state"
     return step, None, ""
+
+
+def _own_count(state: Any, step: int | None) -> int | None:
+    """The tokens in an OLMESCallback's state, brought up to the checkpoint's step.
+
+    A ModelCheckpoint that ran before the callback saved its count of the step before. It is brought up if all steps so far
+    were of one size, and otherwise not known.
+    """
+    if not isinstance(state, Mapping) or (tokens := _whole(state.get("tokens"))) is None:
+        return None
+    counted = _whole(state.get("step"))
+    if step is None or counted is None or counted == step:
+        return tokens
+    return tokens // counted * step if counted and tokens % counted == 0 else None
 
 
 def _whole(value: Any) -> int | None:

@@ -11,11 +11,11 @@ _TOKENS = re.compile(r"(?:^|[^a-z])(?:tokens?|tok)[-_=]?(\d+(?:\.\d+)?[KMBGT]?)(
 _TOKENS_AFTER = re.compile(r"(?:^|[^a-z0-9.])(\d+(?:\.\d+)?[KMBGT]?)[-_]?(?:tokens?|tok)(?![a-z])", re.I)
 _STAGE = re.compile(r"(?:^|[-_/])(stage\d+(?:-ingredient\d+)?)(?=[-_/]|$)", re.I)
 _VERSION = re.compile(r"-v\d+$")
-_NUMBER = re.compile(r"\d+")
+_BARE = re.compile(r"(?:(?:ckpt|chkpt|chk|snapshot|save|model|weights|state_dict|state)[-_=.])?(\d+)", re.I)
 
 
 def step_in(name: str) -> int | None:
-    """The optimizer step in a name: checkpoint-200, step=200, global_step200, iter_200, or the only number there is.
+    """The optimizer step in a name: checkpoint-200, step=200, global_step200, iter_200, ckpt_200, model_000200, or 200 alone.
 
     >>> step_in("stage1-step72000-tokens302B"), step_in("epoch=3-step=200-v1.ckpt"), step_in("last.ckpt")
     (72000, 200, None)
@@ -24,11 +24,9 @@ def step_in(name: str) -> int | None:
     found = _STEP.findall(stem)
     if found:
         return int(found[-1])
-    if _TOKENS.search(stem) or _TOKENS_AFTER.search(stem) or "epoch" in stem.lower():
-        return None
-    numbers = _NUMBER.findall(stem)
-    # `model-7b` and `ckpt-1.5e9` hold no step; a number that ends the name (or is all of it) does.
-    return int(numbers[0]) if len(numbers) == 1 and stem.endswith(numbers[0]) else None
+    # `run2` and `model-7b` hold no step.
+    bare = _BARE.fullmatch(stem)
+    return None if bare is None else int(bare[1])
 
 
 def tokens_in(name: str) -> int | None:
