@@ -144,7 +144,7 @@ class Monitor:
         if self.tokens == 0:
             return self.evaluate() if self.schedule.at_start else None
         owed = self.schedule.at_checkpoints or self.schedule.due(self._evaluated or 0, self.tokens)
-        return self.evaluate() if owed and self._evaluated != self.tokens else None
+        return self.evaluate() if owed and not self.evaluated_here else None
 
     def step(self, tokens: int, step: int | None = None) -> Evaluation | None:
         """Count one optimizer step, and evaluate if a boundary of the schedule was crossed.
@@ -168,29 +168,34 @@ class Monitor:
         self._fed += fed
         return self.evaluate() if self.schedule.due(before, self.tokens) else None
 
-    def saved(self, checkpoint: str | Path) -> Evaluation | None:
+    def saved(self, checkpoint: str | Path | None) -> Evaluation | None:
         """Say, on every rank, that a checkpoint of the model as it stands was saved: its point's evaluation names it.
 
-        With at_checkpoints, evaluates unless that was done at this very point.
+        With at_checkpoints, evaluates unless that was done at this very point. `checkpoint` is None if only this is known.
         """
-        self._checkpoint = (self.tokens, str(checkpoint))
-        if self._evaluated != self.tokens:
+        self._checkpoint = None if checkpoint is None else (self.tokens, str(checkpoint))
+        if not self.evaluated_here:
             return self.evaluate() if self.schedule.at_checkpoints else None
         name = self._written
-        if name is not None:
+        if name is not None and checkpoint is not None:
             self._try_on_main(lambda: self._recorder.amend(name, str(checkpoint)), f"the checkpoint {checkpoint}")
         return None
 
-    def finish(self) -> Evaluation | None:
+    @property
+    def evaluated_here(self) -> bool:
+        """Whether the last evaluation was made where training stands, be it in an earlier attempt."""
+        return self._evaluated == self.tokens
+
+    def finish(self, evaluate: bool = True) -> Evaluation | None:
         """Evaluate the end of training unless that point was evaluated, and say where the curves crossed."""
-        last = self.evaluate_end()
+        last = self.evaluate_end() if evaluate else None
         if self._teller is not None:
             self._teller.finish()
         return last
 
     def evaluate_end(self) -> Evaluation | None:
         """The schedule's last evaluation, unless this very point was evaluated."""
-        return self.evaluate() if self.schedule.at_end and self.tokens != self._evaluated else None
+        return self.evaluate() if self.schedule.at_end and not self.evaluated_here else None
 
     def evaluate(self) -> Evaluation | None:
         """Evaluate now. Returns None if it failed and on_error is "warn"."""

@@ -67,3 +67,14 @@ def tokens_at(lines: Sequence[Line], fingerprint: str, step: int) -> tuple[int, 
     else:
         rate = (after[1] - before[1]) / (after[0] - before[0])
     return round(before[1] + rate * (step - before[0])), False
+
+
+def saved_states(stateful_callbacks: Mapping[str, Any], name: str) -> list[tuple[str, dict[str, Any]]]:
+    """(key, state) of each callback of class `name` that transformers' trainer_state.json holds, in the order it was saved.
+
+    Of a callback that never ran there is no state.
+    """
+    found = stateful_callbacks.get(name) or []
+    entries = found if isinstance(found, list) else [found]
+    pairs = [(entry.get("args", {}).get("adopt", ""), entry.get("attributes", {}).get("restored")) for entry in entries]
+    return [(key, state) for key, state in pairs if state]

@@ -223,7 +223,7 @@ def test_set_up_errors_come_before_the_first_step(tokenizer, suite, tmp_path):
     refuses("model= returned a dict", model=lambda module: {})
     with pytest.raises(SetupError, match="every takes"):
         OLMESCallback(every=-1)
-    with pytest.raises(SetupError, match="not both"):
+    with pytest.raises(SetupError, match="not two"):
         OLMESCallback(tokens_per_step=5, count_tokens=len)
 
 

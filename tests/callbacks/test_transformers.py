@@ -110,7 +110,8 @@ def test_a_resumed_run_goes_on_and_repeats_nothing(tokenizer, suite, tmp_path, r
 
     train(4)
     saved = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
-    assert saved["stateful_callbacks"]["olmes_monitor"]["tokens"] == 4 * BATCH
+    (entry,) = saved["stateful_callbacks"]["OLMESCallback"]
+    assert entry["attributes"]["restored"]["tokens"] == 4 * BATCH
     train(7, restore_callback_states_from_checkpoint=restore)
     run = load_run(tmp_path)
     assert points(tmp_path) == [(0, 0), (2 * BATCH, 2), (4 * BATCH, 4), (6 * BATCH, 6)]
@@ -128,7 +129,7 @@ def test_a_checkpoint_from_before_the_callback_can_be_resumed(tokenizer, suite, 
     if tokens_per_step is None:
         assert "4 optimizer steps were taken before this callback was added" in caplog.text
     else:
-        assert points(tmp_path) == [(6 * BATCH, 6), (8 * BATCH, 8)]
+        assert points(tmp_path) == [(4 * BATCH, 4), (6 * BATCH, 6), (8 * BATCH, 8)]
 
 
 def test_the_live_wandb_run_gets_one_row_an_evaluation_on_the_token_axis(tokenizer, callback, tmp_path):
