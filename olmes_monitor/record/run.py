@@ -136,14 +136,34 @@ class Run:
             found[AVERAGE] = _average_crossover(self._correct, {task: self._floor(task) for task in found})
         return found
 
-    def plot(self, path: str | os.PathLike[str] | None = None, tasks: Sequence[str] | None = None) -> Figure:
-        """Both curves of every task against tokens, as a matplotlib figure; with a path (PNG, SVG, PDF) saved there."""
-        from olmes_monitor.report.plot import plot_run
+    def verdicts(self) -> pd.DataFrame:
+        """The crossovers as a table, one row a task (columns: report.tables.VERDICTS)."""
+        from olmes_monitor.report.tables import verdict_frame
 
-        figure = plot_run(self, tasks)
+        return verdict_frame(self.crossovers())
+
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        tasks: Sequence[str] | None = None,
+        width: float | None = None,
+    ) -> Figure:
+        """Both curves of every task against tokens, as a matplotlib figure; with a path (PNG, SVG, PDF) saved there.
+
+        tasks: which; width: inches, see report.plot.plot_run.
+        """
+        from olmes_monitor.report.plot import plot_run, save_figure
+
+        figure = plot_run(self, tasks, width)
         if path is not None:
-            figure.savefig(path)
+            save_figure(figure, path)
         return figure
+
+    def _repr_html_(self) -> str:
+        """The run's chart, as a notebook shows it."""
+        from olmes_monitor.report.notebook import run_html
+
+        return run_html(self)
 
     @cached_property
     def _correct(self) -> dict[str, Correct]:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 OWN = "olmes"
 """The headline's normalization: each task's own, as OLMES chose it."""
 
+SAMPLES = 500
+"""Of the bootstrap behind the crossings under other normalizations than OLMES's: seven curves for one, so a coarser end."""
+
 Floats = NDArray[np.float64]
 
 
@@ -79,12 +82,13 @@ class Answers:
     """(questions,) "" where there are none."""
 
 
-def read_run(run: Run, name: str) -> Source:
-    """All curves of a record. Reads every scores file once more than the verdicts do.
+def read_run(run: Run, name: str, *, others: bool = True) -> Source:
+    """The curves of a record. others: under the other normalizations too, and by subject, for which every scores file is
+    read once more than the verdicts do.
 
     Raises RecordError where a scores file is missing or damaged.
     """
-    answers = _read_answers(run)
+    answers = _read_answers(run) if others else {}
     frame, verdicts = run.frame(), run.crossovers()
     curves = {}
     for task in [*run.tasks, AVERAGE]:
@@ -156,7 +160,14 @@ def _other_normalizations(curve: Curve, run: Run, answers: dict[str, Answers]) -
             continue
         curve.gap_error[kind] = stderr(mcf - cf, subjects, tasks)
         curve.crossovers[kind] = find_crossover(
-            curve.tokens, cf, mcf, steps=curve.steps, floor=curve.floor, subjects=subjects, tasks=tasks
+            curve.tokens,
+            cf,
+            mcf,
+            steps=curve.steps,
+            floor=curve.floor,
+            subjects=subjects,
+            tasks=tasks,
+            samples=SAMPLES,
         )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from olmes_monitor.measure.domains import domains_of
 from olmes_monitor.record.run import AVERAGE
 from olmes_monitor.report.curves import OWN, Curve, Source
-from olmes_monitor.report.words import crossover_line, format_tokens
+from olmes_monitor.report.page_data import DOMAIN_NAMES
+from olmes_monitor.report.words import crossover_line, format_tokens, interval_words
 
 if TYPE_CHECKING:
     from olmes_monitor.measure.crossover import Crossover
@@ -76,14 +79,6 @@ def _headline(source: Source) -> str:
 def _between(crossover: Crossover) -> str:
     words = interval_words(crossover)
     return f" <span class='between'>[{words}]</span>" if words else ""
-
-
-def interval_words(crossover: Crossover) -> str:
-    """ "398B, 431B"; an end is open where the crossing may lie before the first evaluation, or be still to come."""
-    if crossover.lo is None:
-        return "" if crossover.hi is None else f"≤ {format_tokens(crossover.hi)}"
-    lo = format_tokens(crossover.lo)
-    return f"≥ {lo}" if crossover.hi is None else f"{lo}, {format_tokens(crossover.hi)}"
 
 
 def _lead(source: Source) -> str:
@@ -251,9 +246,6 @@ def _verdict_cells(found: Crossover | None) -> list[str]:
 def _mmlu(sources: Sequence[Source]) -> str:
     source = next(source for source in sources if source.subjects)
     names = next(iter(source.subjects.values()))
-    from olmes_monitor.measure.domains import domains_of
-    from olmes_monitor.report.page_data import DOMAIN_NAMES
-
     domains = dict.fromkeys(DOMAIN_NAMES.get(d, d) for d in domains_of(names) or [""])
     ordered = [name for name in (*DOMAIN_NAMES.values(), "") if name in domains]
     plots = "".join(
@@ -270,8 +262,6 @@ def _mmlu(sources: Sequence[Source]) -> str:
 
 
 def _bias(sources: Sequence[Source], entries: Sequence[tuple[int, str]]) -> str:
-    import json
-
     def label(run: int, task: str) -> str:
         return f"{sources[run].name}: {task}" if len(sources) > 1 else task
 
@@ -285,7 +275,8 @@ def _bias(sources: Sequence[Source], entries: Sequence[tuple[int, str]]) -> str:
         ("bias-length", "Length bias, Kendall’s τ", "0 is free of bias; above 0 CF leans to the longer choice."),
     )
     cards = "".join(
-        f'<div class="card"><h3>{name}</h3><p>{words}</p><div class="plot" id="{id}" role="img" aria-label="{name}"></div></div>'
+        f'<div class="card"><h3>{name}</h3><p>{words}</p>'
+        f'<div class="plot" id="{id}" role="img" aria-label="{name}"></div></div>'
         for id, name, words in plots
     )
     return (

@@ -126,10 +126,14 @@ def duration(seconds: float) -> str:
 
 def found_table(checkpoints: Sequence[Checkpoint], known: Iterable[Checkpoint], axis: str) -> Table:
     """What a scan would do with each checkpoint, in order."""
+    from olmes_monitor.checkpoints.dates import UNKNOWN, UNKNOWN_STEP
+
     done = set(known)
     table = _table("checkpoint", "kind", "step", "tokens", "dated by", "")
     for checkpoint in checkpoints:
         what = checkpoint.problem or ("scored already" if checkpoint in done else "to be scored")
+        if what in (UNKNOWN, UNKNOWN_STEP):
+            what, table.caption = "not dated", what  # once, below
         tokens = ABSENT if checkpoint.tokens is None or axis == "steps" else f"{checkpoint.tokens:,}"
         step = ABSENT if checkpoint.step is None else f"{checkpoint.step:,}"
         table.add_row(checkpoint.name, checkpoint.kind, step, tokens, checkpoint.dated_by or ABSENT, what)
@@ -210,7 +214,7 @@ def _table(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), caption_justify="left")
     for name in columns:
         numbers = name in ("step", "tokens", "CF", "MCF", "gap")
         table.add_column(name, justify="right" if numbers else "left", no_wrap=numbers, overflow="fold")

@@ -20,6 +20,15 @@ def format_tokens(tokens: int | float, digits: int = 1) -> str:
     return f"{tokens:.0f}"
 
 
+def interval_words(crossover: Crossover) -> str:
+    """"398B, 431B", "" without an interval; ≤ or ≥ where the crossing may lie before the first evaluation, or be still
+    to come."""
+    if crossover.lo is None:
+        return "" if crossover.hi is None else f"≤ {format_tokens(crossover.hi)}"
+    lo = format_tokens(crossover.lo)
+    return f"≥ {lo}" if crossover.hi is None else f"{lo}, {format_tokens(crossover.hi)}"
+
+
 def crossover_line(task: str, crossover: Crossover) -> str:
     """One sentence: whether, and from which token count on, MCF is ahead of CF."""
     if crossover.tokens is not None:
