@@ -77,9 +77,9 @@ def remake(model: nn.Module, state: dict[str, Tensor], dtype: torch.dtype, place
     """(a model like `model` with the state in it, what did not fit in words), through transformers' own loading.
 
     It knows how names and shapes on disk differ from those in memory (experts of a mixture saved one by one, names of old
-    versions), which is data of each architecture.
+    versions), which is data of each architecture. Raises CheckpointError if that cannot be undone.
     """
-    with _quiet(), _one_line(place):
+    with _quiet(), _one_line(place, "does not fit the model"):
         made, info = type(model).from_pretrained(  # type: ignore[attr-defined]
             None,
             config=copy.deepcopy(model.config),
@@ -193,7 +193,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _one_line(place: Any) -> Iterator[None]:
+def _one_line(place: Any, problem: str = "makes no causal language model") -> Iterator[None]:
     """Whatever a library raises as a CheckpointError of one line."""
     try:
         yield
@@ -202,4 +202,4 @@ def _one_line(place: Any) -> Iterator[None]:
     except Exception as error:
         cause = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         mend = "; its code is run only with --trust-remote-code" if "trust_remote_code" in str(error) else ""
-        raise CheckpointError(f"{place} makes no causal language model: {cause}{mend}") from error
+        raise CheckpointError(f"{place} {problem}: {cause}{mend}") from error

@@ -15,7 +15,7 @@ from olmes_monitor.checkpoints.checkpoint import Checkpoint, CheckpointError
 from olmes_monitor.checkpoints.complete import weight_files
 from olmes_monitor.checkpoints.hub import as_folder
 from olmes_monitor.checkpoints.kinds import describe, kind_of
-from olmes_monitor.checkpoints.match import Slot, fill, misfits, slots_of, strip_prefix
+from olmes_monitor.checkpoints.match import Slot, fill, misfits, slots_of, splits, strip_prefix
 from olmes_monitor.checkpoints.sharded import read_shards
 from olmes_monitor.checkpoints.weights import read_tensors, reading
 from olmes_monitor.errors import SetupError
@@ -99,17 +99,17 @@ def load_state(model: nn.Module, state: dict[str, Tensor], checkpoint: Checkpoin
     """
     place = f"{checkpoint.path}" + (f" at {checkpoint.revision}" if checkpoint.revision else "")
     slots = _adapter_slots(model, state, place) if hasattr(model, "peft_config") else slots_of(model)
-    named = strip_prefix(state, slots, place)
-    wrong = misfits(named, slots, _ignored(model, named))
-    if wrong is not None and _knows_other_names(model):
+    named = _without_ignored(model, strip_prefix(state, slots, place), slots)
+    wrong = misfits(named, slots)
+    # Numbers of another type would be converted in silence.
+    if wrong is not None and _knows_other_names(model) and all(tensor.is_floating_point() for tensor in named.values()):
         made, differs = build.remake(model, named, build.saved_dtype(state), place)
         if differs is None:
             named, slots = _values(made), slots_of(model)
             wrong = misfits(named, slots)
     if wrong is not None:
         raise CheckpointError(f"{place} does not fit the model: {wrong}")
-    known = {name for slot in slots for name in slot.names}
-    fill(model, slots, {name: named[name] for name in named if name in known}, getattr(model, _AS_SAVED, False))
+    fill(model, slots, named, getattr(model, _AS_SAVED, False))
 
 
 def find_tokenizer(checkpoint: Checkpoint, name: str | None, trust_remote_code: bool = False) -> Any:
@@ -179,12 +179,20 @@ def _adapter_slots(model: nn.Module, state: dict[str, Tensor], place: str) -> li
     return [Slot(tensor, (name,)) for name, tensor in saved.items()]
 
 
-def _ignored(model: nn.Module, named: dict[str, Tensor]) -> list[str]:
-    """Saved names that the architecture declares to be of no consequence (masks and tables that old versions saved)."""
+def _without_ignored(model: nn.Module, named: dict[str, Tensor], slots: list[Slot]) -> dict[str, Tensor]:
+    """Without what the architecture declares to be of no consequence: masks and tables that old versions saved.
+
+    Such a pattern ("attn.bias") may fit a weight's name too ("c_attn.bias"); the model's own names are never left out.
+    """
     patterns = [*(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ())]
     if any(name.endswith("rotary_emb.inv_freq") for name, _ in model.named_buffers()):
         patterns.append(_ROTARY)
-    return [name for name in named if any(re.search(pattern, name) for pattern in patterns)]
+    own = {rest for slot in slots for name in slot.names for _, rest in splits(name)}
+    return {
+        name: tensor
+        for name, tensor in named.items()
+        if name in own or not any(re.search(pattern, name) for pattern in patterns)
+    }
 
 
 def _knows_other_names(model: nn.Module) -> bool:

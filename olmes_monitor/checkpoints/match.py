@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ def strip_prefix(state: dict[str, Tensor], slots: list[Slot], place: Any) -> dic
     renamed = {plain[name]: tensor for name, tensor in state.items()}
     # A prefix counts a tied tensor once, under whichever name.
     own = {name: i for i, slot in enumerate(slots) for name in slot.names}
-    pairs = {(prefix, own[rest]) for name in renamed for prefix, rest in _splits(name) if rest in own}
+    pairs = {(prefix, own[rest]) for name in renamed for prefix, rest in splits(name) if rest in own}
     fits = Counter(prefix for prefix, _ in pairs)
     if not fits:
         return renamed
@@ -74,14 +74,14 @@ def strip_prefix(state: dict[str, Tensor], slots: list[Slot], place: Any) -> dic
     }
 
 
-def misfits(state: dict[str, Tensor], slots: list[Slot], ignored: Iterable[str] = ()) -> str | None:
-    """What keeps a state from being this model's weights, in words; None if all fits. `ignored`: names of no consequence.
+def misfits(state: dict[str, Tensor], slots: list[Slot]) -> str | None:
+    """What keeps a state from being this model's weights, in words; None if all fits.
 
     Each slot needs a saved tensor of its shape and kind under one of its names at least, and each saved name a slot.
     """
     known = {name: slot for slot in slots for name in slot.names}
     missing = [slot.names[0] for slot in slots if not any(name in state for name in slot.names)]
-    unexpected = sorted(set(state) - set(known) - set(ignored))
+    unexpected = sorted(set(state) - set(known))
     wrong = [
         f"{name} is {_shape(tensor)} and not {_shape(known[name].tensor)}"
         for name, tensor in state.items()
@@ -130,7 +130,7 @@ def _untie(model: nn.Module, name: str, value: Tensor) -> None:
     setattr(model.get_submodule(parent), own, nn.Parameter(value.clone(), requires_grad=False))
 
 
-def _splits(name: str) -> Iterator[tuple[str, str]]:
+def splits(name: str) -> Iterator[tuple[str, str]]:
     """Every way to cut a dotted name in two: ("", "a.b"), ("a.", "b")."""
     yield "", name
     for i, letter in enumerate(name):
