@@ -35,6 +35,9 @@ def preserved(model: nn.Module) -> Iterator[None]:
                 module.training = False
             yield
     finally:
+        # Casts that autocast has cached without a gradient would be found again by a training forward in the same region,
+        # which then has none either (torch before 2.10, pytorch/pytorch#158232).
+        torch.clear_autocast_cache()
         for module, flag in flags:
             module.training = flag
         with torch.no_grad():
