@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"olmes-monitor {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_data, _add_show, _add_eval, _add_scan, _add_explain, _add_upload):
+    for add in (_add_data, _add_show, _add_eval, _add_scan, _add_report, _add_follow, _add_explain, _add_upload):
         add(commands)
     return top
 
@@ -223,6 +223,67 @@ def _scan(arguments: argparse.Namespace) -> int:
     from olmes_monitor import cli_scan
 
     return cli_scan.run(arguments)
+
+
+def _add_report(commands: Commands) -> None:
+    command = commands.add_parser(
+        "report",
+        help="runs as one page that opens offline, with pictures and tables",
+        description="Write one self-contained HTML page of a run, or of several aligned on tokens, and print the verdicts. "
+        "Exit code 0, or 1 where some curve has no verdict (the table says which), or 2 for an error. docs/report.md "
+        "has more.",
+    )
+    command.add_argument("runs", metavar="RUN", nargs="*", help="a run's folder")
+    command.add_argument("--fingerprint", metavar="HEX", help="which suite, where a record holds several")
+    command.add_argument(
+        "--watch", metavar="SECONDS", type=float, nargs="?", const=30.0, help="go on as evaluations arrive"
+    )
+    table = command.add_argument_group("accuracies from elsewhere")
+    table.add_argument(
+        "--curves", metavar="FILE.csv", type=Path, help="with the columns tokens or step, task, cf, mcf, and n and run"
+    )
+    table.add_argument("--columns", metavar="OURS=THEIRS,…", help="the file's names of these columns")
+    table.add_argument(
+        "--questions", metavar="TASK=N,…", help="questions of a task (or N for all), where there is no column n"
+    )
+    table.add_argument("--tokens-per-step", metavar="N", type=float, help="where the file has steps alone")
+    shown = command.add_argument_group("what comes out")
+    shown.add_argument("-o", "--output", metavar="FILE", default="report.html", help="the page (report.html)")
+    for kind in ("png", "svg", "pdf"):
+        shown.add_argument(f"--{kind}", action="store_true", help=f"a picture beside the page, ending in .{kind}")
+    shown.add_argument("--width", metavar="INCHES", type=float, help="of the pictures; 6.75 is a page of a paper")
+    form = shown.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    form.add_argument("--csv", action="store_true", help="print one line an evaluation, task and normalization instead")
+    command.set_defaults(run=_report)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from olmes_monitor import cli_report
+
+    return cli_report.run(arguments)
+
+
+def _add_follow(commands: Commands) -> None:
+    command = commands.add_parser(
+        "follow",
+        help="a run in the terminal, live",
+        description="Show both curves of every task of a run, and its verdicts, as evaluations arrive. Ctrl-C ends.",
+    )
+    command.add_argument("run_folder", metavar="RUN", help="a run's folder")
+    command.add_argument("--fingerprint", metavar="HEX", help="which suite, where the record holds several")
+    command.add_argument("--every", metavar="SECONDS", type=float, default=5.0, help="between two looks (5)")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--once", action="store_true", help="as it stands now, and end")
+    form.add_argument("--json", action="store_true", help="print one JSON object, and end")
+    form.add_argument("--csv", action="store_true", help="print one line a verdict, and end")
+    command.set_defaults(run=_follow)
+
+
+def _follow(arguments: argparse.Namespace) -> int:
+    from olmes_monitor import cli_follow
+
+    return cli_follow.run(arguments)
 
 
 def _add_explain(commands: Commands) -> None:

@@ -50,9 +50,10 @@ def read_curves(
             curves[str(task)] = _curve(own.sort_values("tokens"), str(task), questions or {}, path)
             if curves[str(task)].n is None:
                 unknown.append(str(task))
-        if len(curves) > 1:
-            _add_average(curves)
         notes = ["From a table of accuracies: the errors of the gap are unpaired, so wider than a record's."]
+        if len(curves) > 1:
+            notes.append(f"The average is the plain mean over the table's {len(curves)} tasks.")
+            _add_average(curves)
         if unknown:
             notes.append(
                 f"No verdict and no band for {', '.join(unknown)}: the number of questions is not known (--questions)."

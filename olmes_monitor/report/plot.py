@@ -230,7 +230,9 @@ def _head(figure: Figure, sources: Sequence[Source], charts: Sequence[Axes]) -> 
     width, height = figure.get_size_inches()
     left, small = LEFT / width, {"fontsize": 8, "color": QUIET, "va": "top"}
     title = "CF and MCF while training"
-    figure.text(left, 1 - 0.16 / height, title, fontsize=13 if width > 5 else 11, fontweight="bold", color=INK, va="top")
+    figure.text(
+        left, 1 - 0.16 / height, title, fontsize=13 if width > 5 else 11, fontweight="bold", color=INK, va="top"
+    )
     figure.text(left, 1 - 0.43 / height, _about(sources, narrow=width < 5), **small)
     entries = _entries(sources, charts)
     if entries:

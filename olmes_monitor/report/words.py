@@ -21,7 +21,7 @@ def format_tokens(tokens: int | float, digits: int = 1) -> str:
 
 
 def interval_words(crossover: Crossover) -> str:
-    """"398B, 431B", "" without an interval; ≤ or ≥ where the crossing may lie before the first evaluation, or be still
+    """ "398B, 431B", "" without an interval; ≤ or ≥ where the crossing may lie before the first evaluation, or be still
     to come."""
     if crossover.lo is None:
         return "" if crossover.hi is None else f"≤ {format_tokens(crossover.hi)}"
