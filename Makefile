@@ -17,7 +17,7 @@ setup: $(READY) ## the environment: .venv with the pinned packages and this one,
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,workspace]'
 	touch $@
 
 demo: $(READY) ## the main job: a real training run in which multiple choice overtakes cloze, in minutes
