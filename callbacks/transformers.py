@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from olmes_monitor.callbacks.adapter import Adapter, refuse_namesakes
@@ -46,7 +49,13 @@ class TransformersHooks(Adapter):
         out = self.out if self.out is not None else args.output_dir
         sink = WandbSink(live_wandb_run, artifact=self.artifact)
         self._open(
-            model, tokenizer, out, sink, state.global_step, ranks_per_batch=ranks_per_batch(args, kwargs["model"])
+            model,
+            tokenizer,
+            out,
+            sink,
+            state.global_step,
+            context=precision_context(args, kwargs["model"]),
+            ranks_per_batch=ranks_per_batch(args, kwargs["model"]),
         )
         self._unhook()
         self._counter = TokenCounter(self.count, self.padding, device_of(kwargs["model"]))
@@ -128,6 +137,17 @@ class TransformersHooks(Adapter):
         """Put the metrics into the Trainer's history, on every rank. Not by its log(): W&B has its row already."""
         if evaluation is not None:
             state.log_history.append({**self.latest, "epoch": state.epoch, "step": state.global_step})
+
+
+def precision_context(args: Any, model: nn.Module) -> Callable[[], AbstractContextManager]:
+    """Makes the autocast that training forwards run in, where accelerate has put one into the model's forward.
+
+    (The packed path calls the model's parts, which that forward is not.)
+    """
+    if not hasattr(model, "_original_forward"):
+        return nullcontext
+    kind, dtype = device_of(model).type, torch.float16 if args.fp16 else torch.bfloat16
+    return lambda: torch.autocast(kind, dtype)
 
 
 def ranks_per_batch(args: Any, model: nn.Module) -> int:
