@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from olmes_monitor.errors import SetupError
+from olmes_monitor.scoring.gathers import Gathers
+from olmes_monitor.scoring.head import WHOLE_ELEMENTS, Head, log_likelihoods
 from olmes_monitor.scoring.plan import Batch, Reads
-
-SLICE_ELEMENTS = 2**26
-"""Logits turned into log-probabilities at once, in float32: 256 MiB, whatever the vocabulary."""
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -31,37 +30,6 @@ def unwrap(model: nn.Module) -> nn.Module:
             model = model.module
         else:
             return model
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Whether a forward of this model is a collective: every rank must then make the same number of them."""
-    from torch.distributed.tensor import DTensor
-
-    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-        return True
-    # DeepSpeed ZeRO-3 marks the parameters it has partitioned.
-    return any(isinstance(parameter, DTensor) or hasattr(parameter, "ds_id") for parameter in model.parameters())
-
-
-NOT_DATA_PARALLEL = ("tp", "tensor", "cp", "context", "pp", "pipeline", "sp", "sequence")
-"""How the dimensions of a device mesh begin whose ranks must be fed the same rows, or parts of them."""
-
-
-def why_not_spread(model: nn.Module) -> str | None:
-    """Why the ranks must not each score questions of their own through this model, in words; None if they may.
-
-    In a tensor-, context- or pipeline-parallel group every rank must be fed the same rows: given different ones, the
-    forward mixes them up without an error.
-    """
-    from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
-
-    sharded = [parameter for parameter in model.parameters() if isinstance(parameter, DTensor)]
-    if sharded and not any(isinstance(module, FSDPModule) for module in model.modules()):
-        return "its weights are split over ranks, but not by FSDP (tensor parallel)"
-    names = {name for parameter in sharded for name in parameter.device_mesh.mesh_dim_names or ()}
-    groups = sorted(name for name in names if name.lower().startswith(NOT_DATA_PARALLEL))
-    return f"its device mesh has the dimensions {', '.join(groups)}" if groups else None
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -102,26 +70,56 @@ class Forward:
         self.model = unwrap(model)
         parameters = forward_parameters(self.model)
         self._by_name = "input_ids" in parameters
-        self._kwargs = {"use_cache": False} if "use_cache" in parameters else {}
+        self._kwargs: dict[str, Any] = {"use_cache": False} if "use_cache" in parameters else {}
         # In transformers' own models this argument takes a 1-D index tensor; elsewhere its meaning is not known.
         self.keeps = "logits_to_keep" in parameters and is_transformers(self.model)
+        self.gathers = Gathers(self.model)
+        self.head: Head | None = None
+        """The LM head, where it may be run in slices: see `path.choose_head`."""
+
+    @property
+    def max_reads(self) -> int | None:
+        """Most positions to read in one call, so that their logits are bounded; None where slices bound them (or no plan
+        can: a model that knows no `logits_to_keep` makes logits of every position)."""
+        if self.head is not None or not self.keeps:
+            return None
+        return max(1, WHOLE_ELEMENTS // (vocabulary_of(self.model) or 1))
 
     def __call__(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
         """ids int64 (rows, length) → logits (rows, length, vocabulary) in the model's own dtype.
 
         `keep`: int64 (positions,); the result then has only these positions, in this order. Allowed where `self.keeps`.
         """
-        kwargs = self._kwargs if keep is None else {**self._kwargs, "logits_to_keep": keep}
-        return logits_of(self.model(input_ids=ids, **kwargs) if self._by_name else self.model(ids, **kwargs))
+        return logits_of(self._call(ids, **self._kwargs, **({} if keep is None else {"logits_to_keep": keep})))
 
     def run(self, batch: Batch, device: torch.device) -> Tensor:
         """ln p of every target of a batch: (targets,), on the device. Makes no host synchronization."""
-        ids = torch.from_numpy(batch.ids).to(device, non_blocking=True)
-        if not self.keeps:
-            return log_likelihoods(self(ids), batch.reads, batch.reads.position)
-        # The LM head runs only where some row of the batch is read: full-vocabulary logits are what fills memory.
-        kept, column = np.unique(batch.reads.position, return_inverse=True)
-        return log_likelihoods(self(ids, torch.from_numpy(kept).to(device, non_blocking=True)), batch.reads, column)
+        ids, kwargs, column = (
+            torch.from_numpy(batch.ids).to(device, non_blocking=True),
+            dict(self._kwargs),
+            batch.reads.position,
+        )
+        if self.keeps:
+            # The LM head runs only where some row of the batch is read: full-vocabulary logits are what fills memory.
+            kept, column = np.unique(column, return_inverse=True)
+            kwargs["logits_to_keep"] = positions(kept, device)
+        return self.read(batch.reads, column, ids, **kwargs)
+
+    def read(self, reads: Reads, column: np.ndarray, ids: Tensor, **inputs: Any) -> Tensor:
+        """One call of the model and ln p of its targets: (targets,).
+
+        column: int64 (reads,), where each read stands among the positions that reach the head.
+        """
+        if self.head is None or not len(reads.row):
+            return log_likelihoods(logits_of(self._call(ids, **inputs)), reads, column)
+        with self.head.reading(reads, column) as found:
+            self._call(ids, **inputs)
+        if len(found) != 1:
+            raise RuntimeError(f"the LM head ran {len(found)} times in one forward")
+        return found[0]
+
+    def _call(self, ids: Tensor, **inputs: Any) -> Any:
+        return self.model(input_ids=ids, **inputs) if self._by_name else self.model(ids, **inputs)
 
     def check(self, ids: Tensor) -> None:
         """One small forward; raises SetupError where its result is not logits of shape (rows, length, vocabulary)."""
@@ -141,44 +139,31 @@ class Forward:
             )
 
 
-def log_likelihoods(logits: Tensor, reads: Reads, column: np.ndarray) -> Tensor:
-    """ln p of every target: (targets,), on the logits' device, by a log-softmax in bounded slices.
-
-    In float32, or float64 where the logits are. logits: (rows, columns, vocabulary), any float dtype. column: int64
-    (reads,), where each read stands in a row.
-    """
-
-    def put(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array.astype(np.int64, copy=False)).to(logits.device, non_blocking=True)
-
-    row, position, read, target = put(reads.row), put(column), put(reads.read), put(reads.target)
-    step = max(1, SLICE_ELEMENTS // logits.shape[-1])
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    result = torch.empty(len(reads.target), dtype=dtype, device=logits.device)
-    for first in range(0, len(reads.row), step):
-        last = min(first + step, len(reads.row))
-        mine = slice(*np.searchsorted(reads.read, [first, last]))
-        chosen = logits[row[first:last], position[first:last]].to(dtype)
-        own = read[mine] - first
-        result[mine] = chosen[own, target[mine]] - chosen.logsumexp(-1)[own]
-    return result
+def positions(places: np.ndarray, device: torch.device) -> Tensor:
+    """int64 (places,) for logits_to_keep. At least one: what a model does with none is not known; it is then not read."""
+    places = places if len(places) else np.zeros(1, dtype=np.int64)
+    return torch.from_numpy(places.astype(np.int64, copy=False)).to(device, non_blocking=True)
 
 
 def forward_parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
     """The arguments of a model's forward. Of its class: trainers replace the instance's by a wrapper of it."""
-    return inspect.signature(type(_innermost(model)).forward).parameters
+    return inspect.signature(type(innermost(model)).forward).parameters
 
 
 def is_transformers(model: nn.Module) -> bool:
     """Whether a model is one of transformers' own. (FSDP2 puts a class of its own in front of the model's.)"""
-    classes = [base for base in type(_innermost(model)).__mro__ if base.__module__.split(".")[0] != "torch"]
+    classes = [base for base in type(innermost(model)).__mro__ if base.__module__.split(".")[0] != "torch"]
     return classes[0].__module__.startswith("transformers.models.")
 
 
-def _innermost(model: nn.Module) -> nn.Module:
-    """The module whose forward signature counts, beneath sharding wrappers that take *args."""
-    inner = getattr(model, "module", None)
-    return _innermost(inner) if isinstance(inner, nn.Module) else model
+def innermost(model: nn.Module) -> Any:
+    """The module itself, beneath wrappers (FSDP1, DeepSpeed, a compiled module) whose own forward takes anything."""
+    kinds = {parameter.kind for parameter in inspect.signature(type(model).forward).parameters.values()}
+    for name in ("module", "_orig_mod"):
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module) and inspect.Parameter.VAR_POSITIONAL in kinds:
+            return innermost(inner)
+    return model
 
 
 def logits_of(output: Any) -> Tensor:

@@ -28,7 +28,9 @@ class Job:
     own: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
     """bool (requests,): what this rank scores."""
     calls: list[Batch] | list[PackedRow] = field(default_factory=list)
-    """This rank's forward calls. Their `request` counts the requests in `own` only."""
+    """This rank's forward calls. Their `request` counts the requests in `asked` only."""
+    asked: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """bool (requests,): what `calls` score: `own`, or what was left of it when an evaluation ran out of memory."""
 
     @property
     def name(self) -> str:
@@ -64,19 +66,38 @@ class Job:
             columns[order.column][order.choice] = values[start:end]
         return columns
 
-    def plan(self, packed: bool, batch_tokens: int, max_length: int) -> None:
-        """Plan this rank's forward calls."""
+    def plan(
+        self,
+        packed: bool,
+        batch_tokens: int,
+        max_length: int,
+        max_reads: int | None = None,
+        pending: np.ndarray | None = None,
+    ) -> None:
+        """Plan this rank's forward calls. `pending`: bool (requests,), of its own requests those still to score."""
+        self.asked = self.own if pending is None else pending
 
         def chosen() -> list[Encoded]:
             requests = self.requests
-            return [requests[i] for i in np.flatnonzero(self.own)]
+            return [requests[i] for i in np.flatnonzero(self.asked)]
 
         if packed:
-            # The key is that of the official order's ids alone.
-            key = None if self.orders else self.encoded.key
-            self.calls = cached_rows(key, self.own, batch_tokens, lambda: pack(chosen(), batch_tokens))
+            # The key is that of the official order's ids alone. What is left of an evaluation is never asked again.
+            key = None if self.orders or pending is not None else self.encoded.key
+            if key is not None and max_reads is not None:
+                key = f"{key} {max_reads}"
+            self.calls = cached_rows(key, self.asked, batch_tokens, lambda: pack(chosen(), batch_tokens, max_reads))
         else:
-            self.calls = plan(chosen(), batch_tokens, max_length)
+            self.calls = plan(chosen(), batch_tokens, max_length, max_reads)
+
+    def place(self, call: Batch | PackedRow) -> str:
+        """Where a failure in a call happened: the job and the first questions that the call reads."""
+        question = self.question[np.flatnonzero(self.asked)[call.reads.request]]
+        ids = [self.task.questions[i].id for i in dict.fromkeys(question.tolist())]
+        if not ids:
+            return f"{self.name} (the shots)"
+        more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
+        return f"{self.name} (question{'s' * (len(ids) > 1)} {', '.join(map(str, ids[:3]))}{more})"
 
 
 def make_jobs(

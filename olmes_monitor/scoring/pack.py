@@ -50,14 +50,17 @@ class PackedRow:
         return int(self.ids.size)
 
 
-def pack(requests: Sequence[Encoded], budget: int) -> list[PackedRow]:
-    """Rows of at most `budget` tokens (trunks and single longer prompts apart), each after the trunk it stands on."""
+def pack(requests: Sequence[Encoded], budget: int, max_reads: int | None = None) -> list[PackedRow]:
+    """Rows of at most `budget` tokens (trunks and single longer prompts apart), each after the trunk it stands on.
+
+    `max_reads`: most places of a row to read (a single prompt with more apart), if their logits must be few.
+    """
     if not requests:
         return []
     row_of, rows = share_rows(requests)
     rows.reverse()
     asked = _Asked.of(requests, len(rows) - 1 - np.array(row_of), len(rows))
-    return _Packer(rows, asked, budget).rows()
+    return _Packer(rows, asked, budget, max_reads).rows()
 
 
 def trie_nodes(requests: Sequence[Encoded]) -> int:
@@ -105,11 +108,15 @@ class _Asked:
 class _Packer:
     """Walks the sorted token lists; `lists[a:b]` always share at least the tokens of the trunk they stand on."""
 
-    def __init__(self, lists: Sequence[np.ndarray], asked: _Asked, budget: int) -> None:
+    def __init__(self, lists: Sequence[np.ndarray], asked: _Asked, budget: int, max_reads: int | None) -> None:
         self.lists, self.asked, self.budget = lists, asked, budget
         self.shared = shared_with_previous(lists)
         self.lengths = np.array([len(ids) for ids in lists])
         self.before = np.concatenate([[0], np.cumsum(self.lengths - self.shared)])
+        # At most: each list is read from its earliest continuation's start on.
+        self.reads = self.lengths + 1 - np.minimum.reduceat(asked.start, asked.first[:-1])
+        self.reads_before = np.concatenate([[0], np.cumsum(self.reads)])
+        self.max_reads = int(self.reads_before[-1]) if max_reads is None else max_reads
         self.found: list[_Building] = []
 
     def rows(self) -> list[PackedRow]:
@@ -123,14 +130,14 @@ class _Packer:
     def _split(self, a: int, b: int, trunk: int, depth: int) -> None:
         """Pack lists[a:b] after a trunk of `depth` tokens."""
         common = int(self.shared[a + 1 : b].min()) if b - a > 1 else depth
-        if self._nodes(a, b, depth) > self.budget and common - depth >= MIN_TRUNK:
+        if self._too_large(a, b, depth) and common - depth >= MIN_TRUNK:
             ids = [self.lists[a][:common]]
             self.found.append(_Building(trunk, depth, True, ids, np.array([a]), np.array([depth])))
             trunk, depth = len(self.found) - 1, common
         apart = 1 + np.flatnonzero(self.shared[a + 1 : b] < depth + MIN_TRUNK)
         starts = np.concatenate([[a], a + apart, [b]])
         first, last = starts[:-1], starts[1:]
-        large = (last - first > 1) & (self._nodes(first, last, depth) > self.budget)
+        large = (last - first > 1) & self._too_large(first, last, depth)
         for group in np.flatnonzero(large):
             self._split(int(first[group]), int(last[group]), trunk, depth)
         loose = ranges(first[~large], last[~large])
@@ -140,6 +147,10 @@ class _Packer:
             own[0] = depth
             ids = [self.lists[i] for i in chosen]
             self.found.append(_Building(trunk, depth, False, ids, chosen, own))
+
+    def _too_large(self, a: Any, b: Any, depth: int) -> Any:
+        """Whether lists[a:b] below `depth` do not fit one row. a, b: ints, or int arrays of equal lengths."""
+        return (self._nodes(a, b, depth) > self.budget) | (self.reads_before[b] - self.reads_before[a] > self.max_reads)
 
     def _nodes(self, a: Any, b: Any, depth: int) -> Any:
         """Nodes of lists[a:b] below `depth`, which they all share. a, b: ints, or int arrays of equal lengths."""
@@ -159,12 +170,17 @@ class _Packer:
         begins with it forwards again.
         """
         fresh = np.cumsum(self.lengths[loose] - depth - repeats)
+        read = np.cumsum(self.reads[loose])
         runs: list[slice] = []
         first = 0
         while first < len(loose):
             # Nodes of a run from `first` to a place: its first list in full, of the others what they add.
             nodes = fresh[first:] - fresh[first] + self.lengths[loose[first]] - depth
-            fits = max(1, int(np.searchsorted(nodes, self.budget, side="right")))
+            fits = int(np.searchsorted(nodes, self.budget, side="right"))
+            within = np.searchsorted(
+                read[first:], self.max_reads + read[first] - self.reads[loose[first]], side="right"
+            )
+            fits = max(1, min(fits, int(within)))
             cut = fits
             if first + fits < len(loose):
                 least = int(np.searchsorted(nodes[: fits - 1], FILL * self.budget))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from olmes_monitor.scoring.forward import forward_parameters, is_transformers, log_likelihoods, logits_of, unwrap
+from olmes_monitor.scoring.forward import Forward, forward_parameters, innermost, is_transformers, positions, unwrap
 from olmes_monitor.scoring.pack import PackedRow
 
 KeysValues = list[tuple[Tensor, Tensor]]
@@ -92,7 +92,7 @@ def why_not_packed(model: nn.Module) -> str | None:
 @contextmanager
 def maskable_attention(model: nn.Module) -> Iterator[None]:
     """Within: an attention implementation that takes a mask of one's own. After: the user's, by the library's own switch."""
-    inner = _innermost_transformers(model)
+    inner = innermost(unwrap(model))
     before = inner.config._attn_implementation
     if before in ("sdpa", "eager"):
         yield
@@ -109,9 +109,10 @@ def maskable_attention(model: nn.Module) -> Iterator[None]:
 class PackedForward:
     """Runs packed rows through a transformers model, in the plan's order."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = unwrap(model)
-        self._inner = _innermost_transformers(self.model)
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+        self.model = forward.model
+        self._inner = innermost(self.model)
         parameters = forward_parameters(self.model)
         # `past_key_values` was renamed in transformers 5.24 and goes away.
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
@@ -122,20 +123,20 @@ class PackedForward:
         """ln p of every target of rows[index]: (targets,), on the device. Makes no host synchronization."""
         row = rows[index]
         cache = TrunkCache(self._trunks.get(row.trunk), self._layers, row.is_trunk)
-        # Every trunk forward needs at least one position of logits; what it gives is then not read.
-        places = row.reads.position if len(row.reads.position) else np.zeros(1, dtype=np.int64)
-        output = self.model(
-            input_ids=torch.from_numpy(row.ids).to(device, non_blocking=True),
+        found = self.forward.read(
+            row.reads,
+            np.arange(len(row.reads.position)),
+            torch.from_numpy(row.ids).to(device, non_blocking=True),
             position_ids=torch.from_numpy(row.position[None]).to(device, non_blocking=True),
             attention_mask=self._mask(row, device),
             use_cache=True,
-            logits_to_keep=torch.from_numpy(places).to(device, non_blocking=True),
+            logits_to_keep=positions(row.reads.position, device),
             **{self._cache_name: cache},
         )
         if row.is_trunk:
             self._trunks[index] = cache.keys_values()
         self._forget(rows, index)
-        return log_likelihoods(logits_of(output), row.reads, np.arange(len(row.reads.position)))
+        return found
 
     def clear(self) -> None:
         """Let go of every trunk."""
@@ -163,11 +164,3 @@ class PackedForward:
         # Eager attention adds the mask to its scores: a boolean one would be added as 0 and 1, silently wrong.
         dtype = next(self._inner.parameters()).dtype
         return torch.zeros(sees.shape, dtype=dtype, device=device).masked_fill(~sees, torch.finfo(dtype).min)
-
-
-def _innermost_transformers(model: nn.Module) -> Any:
-    """The PreTrainedModel itself, beneath any sharding wrapper."""
-    inner: Any = unwrap(model)
-    while isinstance(getattr(inner, "module", None), nn.Module):
-        inner = inner.module
-    return inner

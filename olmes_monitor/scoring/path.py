@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from olmes_monitor.scoring.encode import Encoded, shape_of
-from olmes_monitor.scoring.forward import Forward
+from olmes_monitor.scoring.forward import Forward, innermost
+from olmes_monitor.scoring.head import head_of, replaced_logits
 from olmes_monitor.scoring.jobs import Job
 from olmes_monitor.scoring.pack import PackedRow, pack
 from olmes_monitor.scoring.packed import PackedForward, maskable_attention, why_not_packed
@@ -45,10 +46,16 @@ class Path:
     def run(self, calls: Sequence[Batch] | Sequence[PackedRow], index: int, device: torch.device) -> Tensor:
         """ln p of every target of calls[index]: (targets,), on the device."""
         call = calls[index]
-        if isinstance(call, PackedRow):
-            assert self.packed is not None
-            return self.packed.run(calls, index, device)  # type: ignore[arg-type]
-        return self.forward.run(call, device)
+        with self.forward.gathers.one_forward():
+            if isinstance(call, PackedRow):
+                assert self.packed is not None
+                return self.packed.run(calls, index, device)  # type: ignore[arg-type]
+            return self.forward.run(call, device)
+
+    def fill(self, call: Batch | PackedRow, device: torch.device) -> None:
+        """A call of the same shapes whose result nobody needs: in a tensor-parallel group the shapes must be the others'."""
+        with self.forward.gathers.one_forward():
+            self.forward.run(Batch(np.zeros_like(call.ids), call.reads), device)
 
     def attention(self) -> AbstractContextManager:
         """The context that evaluation's forwards need: an attention that takes masks, on the packed path."""
@@ -66,24 +73,62 @@ def choose_path(
     """The packed path if a sample of questions comes out as on the plain path, on every rank; else the plain one.
 
     Made within `preserved` and the training's own context. Every rank forwards the same sample, so that a sharded model
-    gets the same number of calls from each.
+    gets the same number of calls from each. A collective.
     """
-    forward = Forward(model)
-    if wanted == "plain":
-        return Path("plain", "as asked", forward)
-    reason = why_not_packed(model)
-    if reason is None:
-        packed = Path(
-            "packed", "the same numbers as the plain path on a sample of questions", forward, PackedForward(model)
-        )
-        reason = differs(packed, sample(jobs), device, max_length)
+    plain = Path("plain", "as asked", Forward(model))
+    asked = sample(jobs)
+    batches = plan(asked, 1, max_length)
+    with plain.forward.gathers.followed():
+        with ranks.together("scoring a sample of questions"):
+            truth = _sums(lambda i: plain.run(batches, i, device), batches, len(asked))
+        why_whole = choose_head(plain, batches[-1], device)
+        if ranks.max(int(why_whole is not None)):
+            plain.forward.head = None
+            logger.debug("the LM head runs on all positions of a call: %s", why_whole or "another rank's check failed")
+        if wanted == "plain":
+            return plain
+        reason = why_not_packed(model)
+        if reason is None:
+            packed = Path(
+                "packed",
+                "the same numbers as the plain path on a sample of questions",
+                plain.forward,
+                PackedForward(plain.forward),
+            )
+            reason = differs(packed, asked, truth, device)
     # One rank's rounding may differ from another's; they must still make the same calls.
     if ranks.max(int(reason is not None)):
-        reason = reason or "another rank's check failed"
+        plain.reason = reason or "another rank's check failed"
         level = logging.WARNING if wanted == "packed" else logging.INFO
-        logger.log(level, "the plain path is used: %s", reason)
-        return Path("plain", reason, forward)
+        logger.log(level, "the plain path is used: %s", plain.reason)
+        return plain
     return packed
+
+
+def choose_head(path: Path, batch: Batch, device: torch.device) -> str | None:
+    """Run the LM head in slices from now on, if nothing comes after it; else say in words why not.
+
+    Tried twice: with made-up logits, large enough for any cap or scale to show, which must leave the model unchanged;
+    and on a batch of the sample, whose log-likelihoods must be those of the model's own logits.
+    """
+    forward, head = path.forward, head_of(innermost(path.forward.model))
+    if head is None:
+        return f"{type(forward.model).__name__} names no LM head"
+    try:
+        truth = path.run([batch], 0, device).double()
+        with forward.gathers.one_forward(), replaced_logits(head) as made:
+            logits = forward(torch.from_numpy(batch.ids[:1, :1]).to(device))
+        if len(made) != 1 or not torch.equal(logits.to(made[0].dtype), made[0]):
+            return "the model changes its logits after the head"
+        forward.head = head
+        found = path.run([batch], 0, device).double()
+        allowed = ROUGH if low_precision(forward, device) else EXACT
+        if not torch.allclose(found, truth, rtol=0, atol=allowed, equal_nan=True):
+            raise ValueError("its numbers differ")
+    except Exception as error:
+        forward.head = None
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def sample(jobs: Sequence[Job]) -> list[Encoded]:
@@ -100,9 +145,10 @@ def sample(jobs: Sequence[Job]) -> list[Encoded]:
     return chosen
 
 
-def differs(packed: Path, requests: Sequence[Encoded], device: torch.device, max_length: int) -> str | None:
-    """How the packed path's numbers on these requests differ from the plain path's; None if they agree."""
-    rows, batches = pack(requests, CHECK_TOKENS), plan(requests, 1, max_length)
+def differs(packed: Path, requests: Sequence[Encoded], truth: np.ndarray, device: torch.device) -> str | None:
+    """How the packed path's numbers on these requests differ from the plain path's, float64 (requests,); None if they
+    agree."""
+    rows = pack(requests, CHECK_TOKENS)
     try:
         with packed.attention():
             found = _sums(lambda i: packed.run(rows, i, device), rows, len(requests))
@@ -110,7 +156,6 @@ def differs(packed: Path, requests: Sequence[Encoded], device: torch.device, max
         return f"the model refuses it ({type(error).__name__}: {error})"
     finally:
         packed.clear()
-    truth = _sums(lambda i: packed.run(batches, i, device), batches, len(requests))
     tokens = np.array([len(request.ids) - request.start for request in requests])
     return compare(found, truth, tokens, low_precision(packed.forward, device))
 

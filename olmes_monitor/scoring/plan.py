@@ -65,8 +65,10 @@ class Batch:
         return int(self.ids.size)
 
 
-def plan(requests: Sequence[Encoded], batch_tokens: int, max_length: int) -> list[Batch]:
+def plan(requests: Sequence[Encoded], batch_tokens: int, max_length: int, max_reads: int | None = None) -> list[Batch]:
     """Batches of at most `batch_tokens` tokens each (a longer row goes alone), longest rows first.
+
+    `max_reads`: most logits rows of a batch (each of its rows has them wherever one of them is read), if they must be few.
 
     Rows are padded to a multiple of LENGTH_STEP, never beyond `max_length`: a model may have no position for more.
     Deterministic: a function of the arguments alone.
@@ -82,13 +84,17 @@ def plan(requests: Sequence[Encoded], batch_tokens: int, max_length: int) -> lis
     batches: list[Batch] = []
     chosen: list[int] = []
     length = 0
+    kept: set[int] = set()
     for row in order:
-        if chosen and length * (len(chosen) + 1) > batch_tokens:
+        read = places_of([requests[m] for m in members[row]]) if max_reads else set()
+        logits = len(kept | read) * (len(chosen) + 1)
+        if chosen and (length * (len(chosen) + 1) > batch_tokens or logits > (max_reads or logits)):
             batches.append(_batch(requests, rows, members, chosen, length))
-            chosen = []
+            chosen, kept = [], set()
         if not chosen:
             length = padded(len(rows[row]))
         chosen.append(row)
+        kept |= read
     if chosen:
         batches.append(_batch(requests, rows, members, chosen, length))
     return batches
@@ -123,6 +129,11 @@ def shared_with_previous(lists: Sequence[np.ndarray]) -> np.ndarray:
             first = int(differs.argmax())
             shared[i] = first if differs[first] else n
     return shared
+
+
+def places_of(requests: Sequence[Encoded]) -> set[int]:
+    """The places in a row at which these requests, which share it, are read."""
+    return {place for request in requests for place in range(request.start - 1, len(request.ids) - 1)}
 
 
 def members_of(row_of: Sequence[int], rows: int) -> list[list[int]]:

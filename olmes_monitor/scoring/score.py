@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from olmes_monitor.errors import EvaluationError, SetupError
+from olmes_monitor.errors import SetupError
 from olmes_monitor.measure.summary import summarize
 from olmes_monitor.record.evaluation import Evaluation, Point
 from olmes_monitor.scoring.budget import auto_batch_tokens
@@ -24,27 +24,19 @@ from olmes_monitor.scoring.forward import (
     Forward,
     context_of,
     device_of,
-    is_sharded,
     unwrap,
     vocabulary_of,
-    why_not_spread,
 )
 from olmes_monitor.scoring.jobs import Job, assign, make_jobs
-from olmes_monitor.scoring.parallel import Failure, Ranks
+from olmes_monitor.scoring.mesh import is_sharded, split
+from olmes_monitor.scoring.parallel import Ranks
 from olmes_monitor.scoring.path import Choice, choose_path
 from olmes_monitor.scoring.preserve import preserved
+from olmes_monitor.scoring.rounds import Progress, Rounds, Work, filler
 from olmes_monitor.scoring.table import describe_choices, fill_in, join
 from olmes_monitor.suite import FORMULATIONS, Formulation, Suite, load_suite
 
 logger = logging.getLogger("olmes_monitor")
-
-AGREEMENTS = 8
-"""How often in an evaluation the ranks tell each other whether all is well."""
-SMALLEST_BUDGET = 64
-"""Tokens of a forward call below which an evaluation that runs out of memory is given up."""
-
-Progress = Callable[[int, int, str], None]
-"""Called with the tokens forwarded so far, the tokens in all and the place (task and formulation)."""
 
 
 class Scorer:
@@ -67,6 +59,7 @@ class Scorer:
         formulations: tuple[Formulation, ...] = FORMULATIONS,
         permutations: Permutations = "none",
         context: Callable[[], AbstractContextManager] = nullcontext,
+        ranks: Ranks | None = None,
     ) -> None:
         """
         `max_length`: longest prompt in tokens; by default the model's declared context, at most 2048.
@@ -74,7 +67,8 @@ class Scorer:
         `path`: "packed" (each distinct token forwarded once), "plain" (each distinct prompt), or "auto": packed where a
         sample of questions gives the same numbers both ways. `permutations`: "cyclic" asks MCF in every cyclic order of
         the choices too, for the debiased accuracy and its spread. `context`: makes the context a forward runs in
-        (autocast).
+        (autocast). `ranks`: who scores together; by default all ranks of the process group, if there is one. `Ranks()`:
+        this rank alone.
         """
         if not isinstance(model, nn.Module):
             raise SetupError(f"model is a {type(model).__name__}, not a torch.nn.Module")
@@ -89,26 +83,28 @@ class Scorer:
         if permutations == "cyclic" and "mcf" not in formulations:
             raise SetupError('permutations="cyclic" asks MCF in more orders, but formulations leaves "mcf" out')
         self.model, self.context = unwrap(model), context
-        self.suite = load_suite(suite) if isinstance(suite, str) else suite
         self.device = device_of(self.model)
-        self.ranks = Ranks.current(self.device)
-        self.sharded = self.ranks.size > 1 and is_sharded(self.model)
-        if self.ranks.size > 1 and (reason := why_not_spread(self.model)):
-            raise SetupError(
-                f"{type(self.model).__name__} cannot be evaluated in this job: {reason}, and only data-parallel ranks "
-                "(DDP, FSDP) are supported so far. Train without the monitor and score the saved checkpoints"
-            )
-        self.max_length = min(max_length or context_of(self.model) or MAX_LENGTH, MAX_LENGTH)
-        encoder = CachedEncoder(tokenizer, bos, self.max_length)
+        self.ranks = Ranks.current(self.device) if ranks is None else ranks
+        with self.ranks.together("reading the suite"):
+            self.suite = load_suite(suite) if isinstance(suite, str) else suite
+            group = self._group()
         self.ranks.same_everywhere(self.suite.fingerprint, "the suite's fingerprint")
-        self.jobs = make_jobs(self.suite, formulations, encoder, permutations)
-        self._check_ids()
-        assign(self.jobs, self.ranks.rank, self.ranks.size)
+        self.ranks = self.ranks.grouped(group)
+        self.max_length = min(max_length or context_of(self.model) or MAX_LENGTH, MAX_LENGTH)
+        with self.ranks.together("encoding the suite"):
+            encoder = CachedEncoder(tokenizer, bos, self.max_length)
+            self.jobs = make_jobs(self.suite, formulations, encoder, permutations)
+            self._check_ids()
+            assign(self.jobs, self.ranks.part, self.ranks.parts)
         self._first = np.concatenate([[0], np.cumsum([len(job.own) for job in self.jobs])])
         self._choices = {task.name: describe_choices(task) for task in self.suite.tasks.values()}
+        sharded = self.ranks.size > 1 and is_sharded(self.model)
         with preserved(self.model), self.context():
-            Forward(self.model).check(torch.from_numpy(self._filler()).to(self.device))
+            with self.ranks.together("the first forward"):
+                Forward(self.model).check(torch.from_numpy(filler(self.max_length).ids).to(self.device))
             self.path = choose_path(path, self.model, self.jobs, self.ranks, self.device, self.max_length)
+        self.path.forward.gathers.completes &= self.ranks.copies == 1
+        self.work = Work(self.jobs, self.path, self.ranks, sharded, self.device, self.max_length)
         self.settings = {
             "path": self.path.name,
             "path_reason": self.path.reason,
@@ -121,30 +117,29 @@ class Scorer:
         }
         if batch_tokens == "auto":
             # The smallest of the ranks' choices, for all.
-            batch_tokens = -self.ranks.max(-auto_batch_tokens(self.model, self.device, self.path.name))
-        self._plan(batch_tokens)
+            bounded = self.path.forward.head is not None or self.path.forward.keeps
+            batch_tokens = -self.ranks.max(-auto_batch_tokens(self.model, self.device, self.path.name, bounded))
+        self.work.plan(batch_tokens)
 
     @property
     def requests(self) -> int:
         """Log-likelihoods that an evaluation asks for, over all ranks."""
         return int(self._first[-1])
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that an evaluation forwards, over all ranks, padding and fillers included."""
+        return self.work.tokens
+
     def evaluate(self, point: Point, progress: Progress | None = None) -> Evaluation:
         """Score the whole suite as the model stands. A collective: all ranks call it and get the same result.
 
         Raises EvaluationError on all ranks, with the first cause, where any rank fails. Where one runs out of device
-        memory, all try again with half the tokens in a forward call, and remember.
+        memory, all go on with half the tokens in a forward call from where they are, and remember.
         """
         started = time.perf_counter()
-        while True:
-            try:
-                values = self._log_likelihoods(progress)
-                break
-            except EvaluationError as error:
-                if not error.out_of_memory or self.batch_tokens < 2 * SMALLEST_BUDGET:
-                    raise
-                logger.warning("%s; trying again with batch_tokens=%d", error, self.batch_tokens // 2)
-            self._plan(self.batch_tokens // 2)
+        with self._ready():
+            values, spent = Rounds(self.work, progress).run()
         scores = join(fill_in(self._choices[name], columns, tokens) for name, columns, tokens in self._columns(values))
         tasks, metrics, problems = summarize(scores, {t.name: t.normalization for t in self.suite.tasks.values()})
         for job in self.jobs:
@@ -156,9 +151,10 @@ class Scorer:
         cost = {
             "seconds": time.perf_counter() - started,
             "requests": self.requests,
-            "tokens": self.tokens,
-            "forwards": self.forwards,
+            "tokens": spent.tokens,
+            "forwards": spent.forwards,
             "ranks": self.ranks.size,
+            "oom_retries": spent.retries,
         }
         return Evaluation(
             point=point,
@@ -170,7 +166,7 @@ class Scorer:
             problems=problems,
             cost=cost,
             versions=versions(),
-            settings=dict(self.settings),
+            settings={**self.settings, "batch_tokens": self.work.batch_tokens},
         )
 
     def _shortened(self, job: Job) -> list[str]:
@@ -180,82 +176,26 @@ class Scorer:
         cut = f"{job.encoded.cut} of {asked} {job.formulation} questions cut on the left: even without shots {limit}"
         return [dropped] * bool(job.encoded.shots_dropped) + [cut] * bool(job.encoded.cut)
 
-    def _plan(self, batch_tokens: int) -> None:
-        """Plan every job for a budget, and count what the plan costs over all ranks."""
-        self.batch_tokens = self.settings["batch_tokens"] = batch_tokens
-        for job in self.jobs:
-            job.plan(self.path.name == "packed", batch_tokens, self.max_length)
-        self._calls = [(j, i) for j, job in enumerate(self.jobs) for i in range(len(job.calls))]
-        self._most_calls = self.ranks.max(len(self._calls))
-        fillers = (self._most_calls - len(self._calls)) if self.sharded else 0
-        own = sum(call.tokens for job in self.jobs for call in job.calls)
-        self.tokens = self.ranks.sum(own + fillers * self._filler().size)
-        self.forwards = self.ranks.sum(len(self._calls) + fillers)
-
-    def _log_likelihoods(self, progress: Progress | None) -> np.ndarray:
-        """float64 (requests of all jobs,), the same on every rank."""
-        results: list[torch.Tensor] = []
-        failure: Failure | None = None
-        done = 0
-        with self._ready():
-            # All ranks go through the same numbers, so that they meet at the agreements.
-            stops = set(np.linspace(0, self._most_calls, AGREEMENTS + 1).astype(int)[1:].tolist())
-            for number in range(self._most_calls):
-                if failure is None and number < len(self._calls):
-                    j, i = self._calls[number]
-                    try:
-                        results.append(self.path.run(self.jobs[j].calls, i, self.device))
-                    except Exception as error:
-                        failure = Failure(self.jobs[j].name, error)
-                    done += self.jobs[j].calls[i].tokens
-                    if progress is not None:
-                        progress(done * self.ranks.size, self.tokens, self.jobs[j].name)
-                if self.sharded and (failure is not None or number >= len(self._calls)):
-                    failure = self._send_filler(failure)
-                if number + 1 in stops:
-                    self.ranks.agree(failure)
-            values, failure = self._collect(results)
-            self.ranks.agree(failure)
-        return self.ranks.gather(values, np.concatenate([job.own for job in self.jobs]))
-
     @contextmanager
     def _ready(self) -> Iterator[None]:
         """The state of model and process in which forwards are made; afterwards all is as before, and nothing is held."""
         with ExitStack() as stack:
             stack.enter_context(preserved(self.model))
             stack.enter_context(self.context())
+            stack.enter_context(self.path.forward.gathers.followed())
             stack.enter_context(self.path.attention())
             stack.callback(self.path.clear)
             yield
 
-    def _collect(self, results: list[torch.Tensor]) -> tuple[np.ndarray, Failure | None]:
-        """This rank's log-likelihoods: float64 (requests of all jobs,), zero where they are another rank's."""
-        values = np.zeros(self.requests)
-        if not results:
-            return values, None
-        try:
-            found = torch.cat(results).cpu().numpy().astype(np.float64)
-        except Exception as error:  # a device's errors show at the first synchronization
-            return values, Failure("the last forward calls", error)
-        own = [self._first[j] + np.flatnonzero(job.own) for j, job in enumerate(self.jobs)]
-        request = np.concatenate([own[j][self.jobs[j].calls[i].reads.request] for j, i in self._calls])
-        return np.bincount(request, weights=found, minlength=self.requests), None
-
-    def _send_filler(self, failure: Failure | None) -> Failure | None:
-        """A forward call whose result nobody needs, but the other ranks of a sharded model wait for this rank's part of.
-
-        Returns the first failure: the one before, or its own. (A failure deep inside a sharded forward leaves the ranks
-        out of step all the same; the process group's timeout ends that.)
-        """
-        try:
-            self.path.forward(torch.from_numpy(self._filler()).to(self.device))
-        except Exception as error:
-            return failure or Failure("a filler row", error)
-        return failure
-
-    def _filler(self) -> np.ndarray:
-        """int64 (1, 4): ids any vocabulary has."""
-        return np.zeros((1, min(4, self.max_length)), dtype=np.int64)
+    def _group(self) -> tuple[int, ...] | None:
+        """The ranks that must be fed the same rows as this one; None: it alone."""
+        group, reason = split(self.model) if self.ranks.size > 1 else (None, None)
+        if reason is not None:
+            raise SetupError(
+                f"{type(self.model).__name__} cannot be evaluated in this job: {reason}, and only data-parallel ranks (DDP, "
+                "FSDP) and tensor-parallel groups are supported. Train without the monitor and score the saved checkpoints"
+            )
+        return group
 
     def _check_ids(self) -> None:
         size = vocabulary_of(self.model)

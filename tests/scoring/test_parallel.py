@@ -37,23 +37,31 @@ def evaluate(rank, kind, tokenizer, questions):
     return evaluation.scores.to_pydict(), evaluation.metrics, len(calls)
 
 
+def evaluate_all(rank, tokenizer):
+    return {
+        (kind, questions): evaluate(rank, kind, tokenizer, questions)
+        for kind in ("ddp", "fsdp2")
+        for questions in (7, 1)
+    }
+
+
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-@pytest.mark.parametrize("questions", [7, 1], ids=["uneven", "fewer questions than ranks"])
-def test_all_numbers_are_those_of_one_process(kind, size, questions, tokenizer):
-    alone, metrics, _ = evaluate(0, "alone", tokenizer, questions)
-    results = run_ranks(evaluate, size, kind, tokenizer, questions)
-    for table, found, _ in results:
-        assert found.keys() == metrics.keys()
-        assert found == pytest.approx(metrics, abs=1e-9)
-        for name in ("task", "question", "choice", "gold"):
-            assert table[name] == alone[name]
-        for name in ("cf", "mcf", "unconditional"):
-            expected, values = (np.array(t[name], dtype=float) for t in (alone, table))
-            np.testing.assert_allclose(values, expected, atol=1e-5, rtol=0)
-    calls = [count for _, _, count in results]
-    if kind == "fsdp2":
-        assert len(set(calls)) == 1, f"the ranks made {calls} forward calls through a sharded model"
+def test_all_numbers_are_those_of_one_process(size, tokenizer):
+    """7 questions are shared unevenly; 1 question leaves ranks without work."""
+    results = run_ranks(evaluate_all, size, tokenizer)
+    for kind, questions in results[0]:
+        alone, metrics, _ = evaluate(0, "alone", tokenizer, questions)
+        for table, found, _ in (result[kind, questions] for result in results):
+            assert found.keys() == metrics.keys()
+            assert found == pytest.approx(metrics, abs=1e-9)
+            for name in ("task", "question", "choice", "gold"):
+                assert table[name] == alone[name]
+            for name in ("cf", "mcf", "unconditional"):
+                expected, values = (np.array(t[name], dtype=float) for t in (alone, table))
+                np.testing.assert_allclose(values, expected, atol=1e-5, rtol=0)
+        calls = [result[kind, questions][2] for result in results]
+        if kind == "fsdp2":
+            assert len(set(calls)) == 1, f"the ranks made {calls} forward calls through a sharded model"
 
 
 def evaluate_cyclic(rank, kind, tokenizer):
@@ -74,7 +82,7 @@ def test_the_orders_of_the_choices_are_those_of_one_process(tokenizer):
 def fail_on_rank_one(rank, kind, tokenizer):
     model = wrapped(kind)
     scorer = Scorer(model, tokenizer, Suite("tiny", [make_task("boxes", 8)]), batch_tokens=100)
-    job, call = scorer._calls[1]
+    job, call = scorer.work.calls[1]
     broken = scorer.jobs[job].calls[call].ids
     right = broken.copy()
     if rank == 1:
@@ -87,14 +95,16 @@ def fail_on_rank_one(rank, kind, tokenizer):
         message = "no error"
     broken[:] = right
     again = scorer.evaluate(Point(1))  # the next evaluation works, the ranks are still in step
-    return message, again.metrics["olmes/cf/boxes"]
+    return message, again.metrics["olmes/cf/boxes"], scorer.jobs[job].place(scorer.jobs[job].calls[call])
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_a_failure_on_one_rank_ends_the_evaluation_on_all(kind, tokenizer):
     results = run_ranks(fail_on_rank_one, 2, kind, tokenizer, seconds=60)
-    assert {message for message, _ in results} == {
-        "rank 1 of 2 failed in boxes mcf: IndexError: index out of range in self"
+    place = results[1][2]
+    assert place.startswith("boxes mcf (questions q")
+    assert {message for message, *_ in results} == {
+        f"rank 1 of 2 failed in {place}: IndexError: index out of range in self"
     }
     assert results[0][1] == results[1][1]
 
@@ -108,23 +118,21 @@ def test_ranks_that_ask_different_questions_are_refused(tokenizer):
     run_ranks(different_suites, 2, tokenizer)
 
 
-def tensor_parallel(rank, tokenizer):
+def other_meshes(rank, tokenizer):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     suite = Suite("tiny", [make_task("boxes", 2)])
-    model = make_llama()
-    parallelize_module(model.model.layers[0].mlp, init_device_mesh("cpu", (2,)), {"up_proj": ColwiseParallel()})
-    with pytest.raises(SetupError, match=r"not by FSDP \(tensor parallel\), and only data-parallel ranks"):
-        Scorer(model, tokenizer, suite)
-    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
-    with pytest.raises(SetupError, match="its device mesh has the dimensions tp"):
-        Scorer(fully_shard(make_llama(), mesh=mesh["tp"]), tokenizer, suite)
+    for name, words in (("dp_cp", "context parallel"), ("pp", "pipeline parallel"), ("sp", "sequence parallel")):
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=(name,))
+        with pytest.raises(SetupError, match=rf"dimension '{name}' of 2 ranks \({words}\), and only data-parallel"):
+            Scorer(fully_shard(make_llama(), mesh=mesh), tokenizer, suite)
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("cp", "dp"))
+    assert Scorer(fully_shard(make_llama(), mesh=mesh["dp"]), tokenizer, suite).ranks.parts == 2
 
 
-def test_ranks_that_must_see_the_same_rows_are_refused_and_not_fed_different_ones(tokenizer):
-    run_ranks(tensor_parallel, 2, tokenizer)
+def test_ranks_that_see_parts_of_a_row_or_of_the_layers_are_refused_in_words(tokenizer):
+    run_ranks(other_meshes, 2, tokenizer)
 
 
 def gather_with_gaps(rank):

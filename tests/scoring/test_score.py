@@ -10,7 +10,7 @@ from torch import nn
 
 from olmes_monitor import Point, Suite, score
 from olmes_monitor.errors import EvaluationError, SetupError
-from olmes_monitor.scoring import forward as forward_module
+from olmes_monitor.scoring import head
 from olmes_monitor.scoring.score import Scorer
 
 
@@ -95,11 +95,16 @@ def test_a_hand_written_module_whatever_it_returns(suite, tokenizer, wrap):
     np.testing.assert_allclose(evaluation.scores["cf"].to_numpy(), truth, atol=1e-5, rtol=0)
 
 
-def test_the_vocabulary_is_worked_through_in_slices(suite, tokenizer, llama, monkeypatch):
-    whole = score(llama, tokenizer, suite)
-    monkeypatch.setattr(forward_module, "SLICE_ELEMENTS", 3 * 400)
-    sliced = score(llama, tokenizer, suite)
-    np.testing.assert_array_equal(whole.scores["cf"].to_numpy(), sliced.scores["cf"].to_numpy())
+@pytest.mark.parametrize("path", ["plain", "packed"])
+def test_the_vocabulary_is_worked_through_in_slices(suite, tokenizer, llama, monkeypatch, path):
+    whole = score(llama, tokenizer, suite, path=path)
+    monkeypatch.setattr(head, "SLICE_ELEMENTS", 3 * 400)
+    rows = []
+    forward = llama.lm_head.forward
+    llama.lm_head.forward = lambda hidden: rows.append(len(hidden)) or forward(hidden)
+    sliced = score(llama, tokenizer, suite, path=path, batch_tokens=400)
+    assert rows.count(3) > 20
+    np.testing.assert_allclose(whole.scores["cf"].to_numpy(), sliced.scores["cf"].to_numpy(), atol=1e-5, rtol=0)
 
 
 def test_the_labels_of_a_question_come_from_one_row(suite, tokenizer, llama):
@@ -141,9 +146,9 @@ def test_nan_logits_give_no_number_and_a_reason(suite, tokenizer):
 
 def test_a_failing_forward_is_named_with_task_and_cause(suite, tokenizer, llama):
     scorer = Scorer(llama, tokenizer, suite)
-    llama.model.layers[0].register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("no memory")))
+    llama.model.layers[0].register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("no luck")))
     llama.train()
-    with pytest.raises(EvaluationError, match="rank 0 of 1 failed in boxes cf: RuntimeError: no memory"):
+    with pytest.raises(EvaluationError, match=r"rank 0 of 1 failed in boxes cf \(question.*\): RuntimeError: no luck"):
         scorer.evaluate(Point(0))
     assert llama.training
     assert llama.model.layers[0].training
@@ -217,6 +222,7 @@ def test_the_plain_path_calls_without_cache_and_with_few_lm_head_positions(suite
 
 def test_running_out_of_memory_halves_the_forward_calls_and_remembers(suite, tokenizer, llama, caplog):
     whole = score(llama, tokenizer, suite, batch_tokens=1024)
+    assert whole.cost["oom_retries"] == 0
     scorer = Scorer(llama, tokenizer, suite, batch_tokens=1024)
 
     def device(module, args, kwargs):
@@ -226,7 +232,8 @@ def test_running_out_of_memory_halves_the_forward_calls_and_remembers(suite, tok
     llama.register_forward_pre_hook(device, with_kwargs=True)
     first = scorer.evaluate(Point(0))
     assert first.settings["batch_tokens"] == 256
-    assert caplog.text.count("trying again with batch_tokens=") == 2
+    assert caplog.text.count("going on with batch_tokens=") == 2
+    assert first.cost["oom_retries"] == 2
     np.testing.assert_allclose(first.scores["cf"].to_numpy(), whole.scores["cf"].to_numpy(), atol=1e-5, rtol=0)
     caplog.clear()
     scorer.evaluate(Point(1))
@@ -236,5 +243,5 @@ def test_running_out_of_memory_halves_the_forward_calls_and_remembers(suite, tok
 def test_memory_that_is_never_enough_ends_with_the_cause(suite, tokenizer, llama):
     scorer = Scorer(llama, tokenizer, suite)
     llama.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory")))
-    with pytest.raises(EvaluationError, match="rank 0 of 1 failed in boxes cf: OutOfMemoryError"):
+    with pytest.raises(EvaluationError, match=r"rank 0 of 1 failed in boxes cf \(the shots\): OutOfMemoryError"):
         scorer.evaluate(Point(0))
