@@ -83,7 +83,8 @@ def upload(
         raise RecordError(f"{run.folder} has no evaluation to upload: none has a value")
     state = wandb_runs.read(run.folder)
     plan = make_plan(state, run.fingerprint, list(evaluations), run_id, force)
-    live_id, live = next(reversed(state["live"].items()), (None, {}))
+    live_id = next(reversed(state["live"]), None)
+    live: dict[str, Any] = state["live"].get(live_id, {})
     settings = {"project": project or live.get("project"), "entity": live.get("entity")}
     if not force:  # a run that is not ours keeps its group and its job type
         settings |= {"group": group or live.get("group") or live_id, "job_type": "olmes-upload"}
@@ -143,7 +144,7 @@ def _start(plan: Plan, force: bool, settings: dict[str, Any]) -> Any:
     """The W&B run, beside whatever run this process may have."""
     import wandb
 
-    resume = "allow" if plan.before or force else "never"
+    resume: Any = "allow" if plan.before or force else "never"
     try:
         # The id is always ours: WANDB_RUN_ID of a training job must not lead here to its run.
         run = wandb.init(id=plan.run_id, resume=resume, reinit="create_new", **settings)

@@ -34,13 +34,13 @@ def make_workspace(entity: str, project: str, tasks: Sequence[str]) -> Any:
     import wandb_workspaces.reports.v2 as panels
 
     def lines(title: str, *names: str, **settings: Any) -> Any:
-        y = [f"olmes/{name}" for name in names]
+        y: list[Any] = [f"olmes/{name}" for name in names]
         return panels.LinePlot(title=title, x=TOKENS, y=y, title_x="tokens", **settings)
 
     def both(task: str) -> Any:
         return lines(task, f"cf/{task}", f"mcf/{task}", title_y="accuracy")
 
-    several = [AVERAGE] if len(tasks) > 1 else []
+    several: list[str] = [AVERAGE] if len(tasks) > 1 else []
     overview = [panel for task in several for panel in (both(task), lines("OLMES score", f"score/{task}"))]
     gaps = lines("MCF minus CF, every task", *(f"gap/{task}" for task in [*tasks, *several]), title_y="gap")
     cost = [lines("seconds of an evaluation", "seconds"), lines("share of the wall time", "overhead")]
