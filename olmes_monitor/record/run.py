@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from olmes_monitor.errors import RecordError
-from olmes_monitor.measure.choices import Choices, read_choices
+from olmes_monitor.measure.choices import read_choices
 from olmes_monitor.measure.crossover import Crossover, find_crossover
 from olmes_monitor.record.evaluation import Evaluation
 from olmes_monitor.record.files import read_table
@@ -42,11 +42,21 @@ class Correct(NamedTuple):
     """(questions,) MMLU's subjects, "" elsewhere."""
 
 
+class _Answers(NamedTuple):
+    """What one evaluation answered right, for one task."""
+
+    ids: NDArray[np.object_]
+    subjects: NDArray[np.object_]
+    right: dict[str, NDArray[np.float64]]
+    """Formulation → (questions,)."""
+
+
 class Run:
     """The evaluations of one run and one suite. Log-likelihoods are read from disk when asked for."""
 
-    def __init__(self, folder: Path, lines: Iterable[dict[str, Any]]) -> None:
-        """lines: of one fingerprint, in the order they were written; `merge` says which of them the curve holds."""
+    def __init__(self, folder: Path, lines: Iterable[dict[str, Any]], known: Run | None = None) -> None:
+        """lines: of one fingerprint, in the order they were written; `merge` says which of them the curve holds. known: the
+        same record as it was read before, whose files, which never change, are not read again."""
         self.folder = folder
         live, superseded, others = merge(lines)
         self.superseded = [Evaluation.from_json(line) for line in superseded]
@@ -57,6 +67,7 @@ class Run:
         self.evaluations: list[Evaluation] = [Evaluation.from_json(line) for line in live]
         """The live evaluations, by tokens. Their `scores` are None until `run.scores(index)` reads them."""
         self._files: list[str | None] = [line["scores_file"] for line in live]
+        self._read: dict[str, dict[str, _Answers]] = {} if known is None else known._read
 
     def __repr__(self) -> str:
         at = [evaluation.point.tokens for evaluation in self.evaluations]
@@ -168,34 +179,44 @@ class Run:
     @cached_property
     def _correct(self) -> dict[str, Correct]:
         """Every parquet file read once, for all tasks; what is kept is a number a question, not the table."""
-        rights: list[dict[tuple[str, str], NDArray[np.float64]]] = []
-        first: dict[str, Choices] = {}
+        first: dict[str, _Answers] = {}
+        read: list[dict[str, _Answers]] = []
         for evaluation, file in zip(self.evaluations, self._files, strict=True):
-            found = {} if file is None else read_choices(read_table(self.folder / file))
-            for task, choices in found.items():
-                self._same_questions(first.setdefault(task, choices), choices)
-            rights.append(
-                {
-                    (task, formulation): choices.correct(formulation, evaluation.tasks[task]["normalization"])
-                    for task, choices in found.items()
-                    for formulation in ("cf", "mcf")
-                    if formulation in choices.columns
-                }
-            )
+            found = {} if file is None else self._answers(evaluation, file)
+            for task, answers in found.items():
+                # Thousands of ids an evaluation, and always the same: one copy is kept.
+                ids = self._same_questions(task, first.setdefault(task, answers).ids, answers.ids)
+                found[task] = answers._replace(ids=ids, subjects=first[task].subjects)
+            read.append(found)
         tokens = np.array([evaluation.point.tokens for evaluation in self.evaluations], dtype=np.int64)
         steps = np.array([evaluation.point.step for evaluation in self.evaluations], dtype=np.int64)
         return {
-            task: Correct(
-                tokens, steps, _stack(rights, (task, "cf"), c.n), _stack(rights, (task, "mcf"), c.n), c.subjects
-            )
-            for task, c in first.items()
+            task: Correct(tokens, steps, _stack(read, task, "cf"), _stack(read, task, "mcf"), answers.subjects)
+            for task, answers in first.items()
         }
 
-    def _same_questions(self, one: Choices, other: Choices) -> None:
-        if not np.array_equal(one.ids, other.ids):
+    def _answers(self, evaluation: Evaluation, file: str) -> dict[str, _Answers]:
+        if file not in self._read:
+            self._read[file] = {
+                task: _Answers(
+                    choices.ids,
+                    choices.subjects,
+                    {
+                        formulation: choices.correct(formulation, evaluation.tasks[task]["normalization"])
+                        for formulation in ("cf", "mcf")
+                        if formulation in choices.columns
+                    },
+                )
+                for task, choices in read_choices(read_table(self.folder / file)).items()
+            }
+        return self._read[file]
+
+    def _same_questions(self, task: str, one: NDArray[np.object_], other: NDArray[np.object_]) -> NDArray[np.object_]:
+        if one is not other and not np.array_equal(one, other):
             raise RecordError(
-                f"two evaluations in {self.folder} asked different questions of {one.task} under one fingerprint"
+                f"two evaluations in {self.folder} asked different questions of {task} under one fingerprint"
             )
+        return one
 
     def _floor(self, task: str) -> float | None:
         """What knows nothing scores; it follows from the questions, so any evaluation's will do."""
@@ -267,10 +288,8 @@ def _average_crossover(rights: dict[str, Correct], floors: dict[str, float | Non
     )
 
 
-def _stack(
-    rights: list[dict[tuple[str, str], NDArray[np.float64]]], key: tuple[str, str], n: int
-) -> NDArray[np.float64] | None:
+def _stack(read: list[dict[str, _Answers]], task: str, formulation: str) -> NDArray[np.float64] | None:
     """Rows of all evaluations, NaN where one has none; None if no evaluation has one."""
-    if not any(key in right for right in rights):
-        return None
-    return np.stack([right.get(key, np.full(n, np.nan)) for right in rights])
+    rows = [found[task].right.get(formulation) if task in found else None for found in read]
+    known = [row for row in rows if row is not None]
+    return np.stack([np.full_like(known[0], np.nan) if row is None else row for row in rows]) if known else None

@@ -73,10 +73,11 @@ class Recorder:
             raise RecordError(f"cannot note the checkpoint {checkpoint} in {self.lines}: {error}") from error
 
 
-def load_run(path: str | os.PathLike[str], fingerprint: str | None = None) -> Run:
+def load_run(path: str | os.PathLike[str], fingerprint: str | None = None, known: Run | None = None) -> Run:
     """A run from its folder, the `olmes` folder in it, or the `evaluations.jsonl` in that.
 
-    fingerprint: which suite's evaluations, if the record holds several suites; its first characters do.
+    fingerprint: which suite's evaluations, if the record holds several suites; its first characters do. known: the run as
+    it was loaded before: only what is new is read.
     Evaluations of one suite supersede each other only (a scan with a longer suite leaves the training's curve alone).
     Raises RecordError if there is no record, or it holds different fingerprints and none was chosen: curves over
     different questions must not be joined.
@@ -94,7 +95,7 @@ def load_run(path: str | os.PathLike[str], fingerprint: str | None = None) -> Ru
             f"{lines_path} holds evaluations of different suites: {_named(found)}; "
             f"choose one: load_run(path, fingerprint={next(iter(found))!r})"
         )
-    return Run(lines_path.parent, [line for line in lines if line["fingerprint"] in found])
+    return Run(lines_path.parent, [line for line in lines if line["fingerprint"] in found], known)
 
 
 def _locate(path: Path) -> Path:

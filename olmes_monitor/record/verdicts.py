@@ -80,8 +80,8 @@ class Verdicts:
 
         Raises RecordError if the record cannot be read; `run` is None then.
         """
-        self.run, self.crossovers = None, {}
-        run = load_run(self.folder, fingerprint=self.fingerprint)
+        before, self.run, self.crossovers = self.run, None, {}
+        run = load_run(self.folder, fingerprint=self.fingerprint, known=before)
         if run.evaluations[-1].point.tokens != point.tokens:
             raise RecordError(f"{self.folder} does not have the evaluation at {point.tokens} tokens")
         self.crossovers = run.crossovers()

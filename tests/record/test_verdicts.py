@@ -87,3 +87,18 @@ def test_an_event_says_it_in_words(tmp_path):
     assert event.text.startswith("MCF overtook CF on arc_easy at 3.")
     assert event.text.endswith("(confirmed at 7B tokens)")
     assert (event.old, event.point.tokens, event.crossover.state) == (None, 7 * 10**9, "confirmed")
+
+
+def test_an_update_reads_the_new_evaluation_only(tmp_path, monkeypatch):
+    """Over a run of 200 evaluations, reading all of them after each would be 20,000 reads."""
+    from olmes_monitor.record import run as module
+
+    reads = []
+    monkeypatch.setattr(
+        module, "read_table", lambda path, read=module.read_table: reads.append(path.name) or read(path)
+    )
+    verdicts = Verdicts(tmp_path, FINGERPRINT)
+    follow(tmp_path, RISE, verdicts)
+    assert len(reads) == len(set(reads)) == len(RISE)
+    assert verdicts.crossovers == load_run(tmp_path).crossovers()
+    assert verdicts.run.correct("arc_easy").cf.shape == (len(RISE), 200)
