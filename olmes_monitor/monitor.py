@@ -30,7 +30,7 @@ from olmes_monitor.telling import Teller
 logger = logging.getLogger("olmes_monitor")
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-TAKEN = {"cf", "mcf", "score", "gap", "stderr", "crossover", "tokens", "step", "seconds", "overhead"}
+TAKEN = {"cf", "mcf", "score", "gap", "stderr", "crossover", "tokens", "step", "seconds", "overhead", "chart", "latest"}
 """What stands behind olmes/ in a logged name already."""
 
 

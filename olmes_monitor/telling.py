@@ -47,6 +47,7 @@ class Teller:
 
     def start(self, config: Mapping[str, Any], tokens: int) -> None:
         """What is measured, to the trackers; and the verdicts of the part that a resumed run has behind it are taken up."""
+        config = {**config, "name": self.name} if self.name else config
         start_everywhere(self.sinks, plain(config), self.out / "olmes")
         try:
             self._verdicts.restore(tokens)

@@ -18,11 +18,11 @@ from olmes_monitor.record.wandb_charts import COLUMNS, Lines, chart_lines, chart
 TOKENS = "olmes/tokens"
 """The axis every metric is drawn against."""
 
-CHART = "olmes/chart/"
-"""Where the charts stand: one key a task, the same at every evaluation, so that each is one panel that is redrawn."""
+CHART = "chart/"
+"""olmes/chart/<task>: one key a task, the same at every evaluation, so that each is one panel that is redrawn."""
 
-LATEST = "olmes/latest"
-"""The table of the latest evaluation."""
+LATEST = "latest"
+"""olmes/latest: the table of the latest evaluation."""
 
 CONFIG = "olmes"
 """The run's config has its facts under this key, or under olmes_monitor where the user has put this to a use of his own."""
@@ -67,6 +67,7 @@ class WandbSink:
         self._artifact = artifact
         self._courier = courier or Courier("W&B")
         self._config: Mapping[str, Any] = {}
+        self._name = ""
         self._folder: Path | None = None
         self._run: Any = None
         self._bound: set[str] = set()
@@ -74,8 +75,9 @@ class WandbSink:
         self._states: dict[str, str] = {}
 
     def start(self, config: Mapping[str, Any], folder: Path | None = None) -> None:
-        """What is measured, for the run's config. `folder`: the record's, where the run's id is kept beside it."""
-        self._config, self._folder = config, folder
+        """What is measured, for the run's config; `name` in it is that of a monitor among several. `folder`: the record's,
+        where the run's id is kept beside it."""
+        self._config, self._folder, self._name = config, folder, str(config.get("name", ""))
         self._send(lambda run, bound: describe(run, config), "its config")
 
     def __call__(self, row: Mapping[str, float]) -> None:
@@ -85,9 +87,9 @@ class WandbSink:
     def curves(self, row: Mapping[str, float], run: Run, crossovers: Mapping[str, Crossover]) -> None:
         """One row, with the charts and the table in it, and the verdicts in the summary."""
         charts = self._charts(run, crossovers)
-        latest, summary = latest_rows(run, crossovers), verdict_summary(crossovers)
+        latest, summary, name = latest_rows(run, crossovers), verdict_summary(crossovers), self._name
         self._send(
-            lambda wandb_run, bound: log(wandb_run, bound, row, charts, latest, summary),
+            lambda wandb_run, bound: log(wandb_run, bound, row, charts, latest, summary, name),
             f"the evaluation at {row.get(TOKENS)} tokens",
         )
 
@@ -98,8 +100,8 @@ class WandbSink:
     def finish(self, run: Run, crossovers: Mapping[str, Crossover]) -> None:
         """The end of training: charts that lag behind, the artifact if wanted, and a bounded wait for W&B to take it all."""
         if self._drawn and self._drawn < len(run.evaluations):
-            charts = all_charts(run, crossovers)
-            self._send(lambda wandb_run, bound: log(wandb_run, bound, {}, charts), "the last charts")
+            charts, name = all_charts(run, crossovers), self._name
+            self._send(lambda wandb_run, bound: log(wandb_run, bound, {}, charts, name=name), "the last charts")
         if self._artifact:
             self._send(lambda wandb_run, bound: log_record(wandb_run, run.folder), "the record as an artifact")
         self._courier.drain(AT_THE_END)
@@ -133,26 +135,31 @@ def log(
     charts: Mapping[str, tuple[str, Lines]] | None = None,
     latest: list[list[Any]] | None = None,
     summary: Mapping[str, Any] | None = None,
+    name: str = "",
 ) -> None:
-    """One row of history with what is drawn from it. `bound`: the names that have their axis already; grows."""
+    """One row of history with what is drawn from it. `bound`: the names that have their axis already; grows. `name`: of a
+    monitor among several, in front of what is drawn and of the summary; the row has it already."""
     media: dict[str, Any] = {}
+    keys = list(row)
+    under = f"olmes/{name}/" if name else "olmes/"
     if charts or latest:
         import wandb
 
         for task, (title, lines) in (charts or {}).items():
             xs, ys = zip(*lines.values(), strict=True)
-            media[CHART + task] = wandb.plot.line_series(xs, ys, keys=list(lines), title=title, xname="tokens")
+            key = under + CHART + task
+            media[key] = wandb.plot.line_series(xs, ys, keys=list(lines), title=title, xname="tokens")
+            keys.append(f"{key}_table")  # W&B keeps a chart's lines under this name
         if latest:
-            media[LATEST] = wandb.Table(columns=list(COLUMNS), data=latest, allow_mixed_types=True)
-    tables = [
-        name if name == LATEST else f"{name}_table" for name in media
-    ]  # a chart's lines are in a table of its own
-    for name in [name for name in (*row, *tables) if name not in bound]:
-        run.define_metric(name, **({} if name == TOKENS else {"step_metric": TOKENS}))
-        bound.add(name)
+            keys.append(under + LATEST)
+            media[under + LATEST] = wandb.Table(columns=list(COLUMNS), data=latest, allow_mixed_types=True)
+    for key in keys:
+        if key not in bound:
+            run.define_metric(key, **({} if key == TOKENS else {"step_metric": TOKENS}))
+            bound.add(key)
     run.log({**row, **media})
     if summary:
-        run.summary.update(dict(summary))
+        run.summary.update({key.replace("olmes/", under, 1): value for key, value in summary.items()})
 
 
 def all_charts(run: Run, crossovers: Mapping[str, Crossover]) -> dict[str, tuple[str, Lines]]:
@@ -167,7 +174,8 @@ def describe(run: Any, config: Mapping[str, Any]) -> None:
         return
     present = dict(run.config).get(CONFIG)
     ours = present is None or (isinstance(present, Mapping) and "fingerprint" in present)
-    run.config.update({CONFIG if ours else "olmes_monitor": dict(config)}, allow_val_change=True)
+    key = "/".join(filter(None, (CONFIG if ours else "olmes_monitor", config.get("name"))))
+    run.config.update({key: dict(config)}, allow_val_change=True)
 
 
 def log_record(run: Any, folder: Path) -> None:

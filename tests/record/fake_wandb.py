@@ -35,7 +35,7 @@ class FakeRun:
 
     def log(self, row: dict[str, Any]) -> None:
         for name in row:
-            assert name in self.rules or name.startswith("olmes/chart/"), f"{name} is logged before its axis is known"
+            assert name in self.rules or "/chart/" in name, f"{name} is logged before its axis is known"
         self.rows.append(row)
 
     def alert(self, title: str, text: str) -> None:

@@ -307,3 +307,18 @@ def test_a_tracker_that_fails_is_a_warning_and_the_others_still_get_everything(t
     assert got == [ROW]
     for what in ("the evaluation at 1000 tokens", "the alert 'title'", "what is measured", "the end of training"):
         assert f"a tracker refused {what} (ConnectionError: tracker is down)" in caplog.text
+
+
+def test_two_monitors_with_names_share_a_run_and_nothing_of_one_hides_the_others(tmp_path):
+    run, rows = FakeRun(), rows_with_curves(tmp_path / "olmes", RISE[:1])
+    row, whole, crossovers = next(rows)
+    for name in ("student", "teacher"):
+        sink = WandbSink(lambda: run)
+        sink.start({**CONFIG, "name": name})
+        sink.curves({key.replace("olmes/", f"olmes/{name}/"): value for key, value in row.items()}, whole, crossovers)
+    first, second = run.rows
+    assert {key.split("/")[1] for key in first} == {"student"}
+    assert {key.split("/")[1] for key in second} == {"teacher"}
+    assert set(run.config) == {"olmes/student", "olmes/teacher"}
+    assert run.summary["olmes/teacher/crossover/arc_easy/state"] == "undecided"
+    assert run.rules["olmes/student/latest"] == run.rules["olmes/teacher/chart/csqa_table"] == "olmes/tokens"
