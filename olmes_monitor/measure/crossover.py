@@ -2,43 +2,64 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from olmes_monitor.measure import resample
 from olmes_monitor.measure.accuracy import mean, stderr
+from olmes_monitor.measure.gap import jitter_variance, smoother, spikes, width
+from olmes_monitor.measure.verdict import BEHIND, begins, clear, runs, zeros
 
-State = Literal["tentative", "not_reached", "from_start", "reverted", "undecided"]
+State = Literal["not_reached", "tentative", "confirmed", "from_start", "reverted", "undecided"]
 """MCF leads at an evaluation if it is above CF and above its floor: two curves at chance cross often and mean nothing by it.
-tentative: it took the lead and kept it to the last evaluation. not_reached: it does not lead at the end. from_start: it
-leads at every evaluation: the crossover lies before the first. reverted: it does not lead at the end, though it once did
-for two evaluations in a row, by more than two standard errors. undecided: fewer than two evaluations with values."""
+not_reached: the smoothed lead ends at or below zero, and no lead was ever confirmed. tentative: the lead begins between
+two evaluations and lasts to the end, but is not confirmed, or was and has since sunk to nothing that is clear. confirmed:
+likewise, and clear (verdict.clear); nothing since speaks clearly against it. from_start: clear, and it begins before
+the first evaluation. reverted: a lead was confirmed, and since then the contrary. undecided: fewer than two evaluations
+with values, or MCF leads from the first on, but not clearly."""
 
-CLEAR = 2.0
-"""Standard errors beyond which a gap counts as clearly positive."""
+Floats = NDArray[np.float64]
+
+SETBACK = 0.5
+"""Standard errors (of the noise that neighbours do not share) below zero at which the smoothed lead is lost for a while:
+the crossing that is reported is the last one after which it never was, within the interval."""
 
 
 @dataclass(frozen=True)
 class Crossover:
-    """Where the gap (MCF minus CF) turned positive to stay, and the gap it was read from."""
+    """Where the lead (MCF minus CF, or minus the floor where CF is below it) turned positive to stay, and its evidence."""
 
     state: State
     tokens: int | None = None
-    """Token count from which MCF keeps the lead, interpolated; None in every state but `tentative`."""
+    """Token count from which MCF keeps the lead, between two evaluations; None but in `tentative` and `confirmed`."""
     lo: int | None = None
-    """Lower end of the interval of `tokens`; None while no interval is known."""
+    """Lower end of the interval of `tokens`; None where `tokens` is, and where it may lie before the first evaluation."""
     hi: int | None = None
-    """Upper end of the interval of `tokens`."""
+    """Upper end, likewise; None also where the lead may be none, so that the crossing may be still to come."""
     step: int | None = None
-    """The optimizer step that belongs to `tokens`, interpolated likewise; None if steps were not given."""
+    """The optimizer step that belongs to `tokens`; None if steps were not given."""
+    confirmed: int | None = None
+    """Token count of the evaluation that made the lead clear; None but in `confirmed` and `from_start`."""
+    confirmed_step: int | None = None
+    """Its optimizer step; None if steps were not given."""
+    p_value: float | None = None
+    """One-sided, of the mean lead over the lasting run being none, sampling of questions and jitter counted, looks not;
+    None without a lasting run."""
+    jitter: float | None = None
+    """Estimated standard deviation of the gap from checkpoint to checkpoint, beyond the questions' noise (of accuracies:
+    with it), as a fraction; None with fewer than four evaluations."""
     evaluated: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64), compare=False, repr=False)
     """(evaluations,) token counts."""
-    gap: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+    gap: Floats = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
     """(evaluations,) MCF minus CF accuracy; NaN where the evaluation has no value."""
-    stderr: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
-    """(evaluations,) standard error of `gap`: paired if per-question results were given."""
+    stderr: Floats = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+    """(evaluations,) standard error of `gap` over questions: paired if per-question results were given."""
+    smooth: Floats = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+    """(evaluations,) the smoothed lead, whose zero is `tokens`; NaN where the evaluation has no value."""
 
 
 def find_crossover(
@@ -51,53 +72,163 @@ def find_crossover(
     floor: float | None = None,
     subjects: ArrayLike | None = None,
     tasks: ArrayLike | None = None,
+    k: int = 3,
+    samples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> Crossover:
-    """The token count where MCF takes the lead and keeps it to the last evaluation.
+    """Where MCF takes the lead over CF and keeps it to the last evaluation (docs/crossover.md says how, step by step).
 
     tokens: int (evaluations,), strictly increasing. cf, mcf: either what was answered right, bool or 0/1 floats
     (evaluations, questions), the same questions in both; or accuracies (evaluations,) between 0 and 1, together with n,
-    the number of questions. The first gives a paired standard error, usually a much smaller one. A NaN takes its whole
-    evaluation out. steps: int (evaluations,). floor: what MCF must exceed to lead, beside CF. subjects,
-    tasks: a label for each question, for averages over subjects (MMLU) and tasks.
-
-    The crossing is interpolated linearly, on MCF − max(CF, floor), between the last evaluation at which that is not
-    positive and the next one.
-    Raises ValueError for shapes that do not fit, tokens that do not increase, or accuracies without n.
+    the number of questions. The first is paired, and usually much sharper. A NaN takes its whole evaluation out.
+    steps: int (evaluations,). floor: what MCF must exceed to lead, beside CF. subjects, tasks: a label for each
+    question, for averages over subjects (MMLU) and tasks. k: evaluations in a row that a confirmation needs at least.
+    samples, seed: of the bootstrap over questions and jitter, whose quantiles are lo and hi. level: of that interval.
+    The same input gives the same answer.
+    Raises ValueError for shapes that do not fit, tokens that do not increase, accuracies without n, or k < 1.
     """
     tokens = np.asarray(tokens)
     cf, mcf = np.asarray(cf, dtype=np.float64), np.asarray(mcf, dtype=np.float64)
     _check(tokens, cf, mcf, steps, n)
+    if k < 1 or samples < 1 or not 0 < level < 1:
+        raise ValueError(f"k={k} and samples={samples} must be at least 1, level={level} between 0 and 1")
     if cf.ndim == 2:
         gap, error = mean(mcf - cf, subjects, tasks), stderr(mcf - cf, subjects, tasks)
-        level = mean(mcf, subjects, tasks)
+        reached = mean(mcf, subjects, tasks)
     else:
-        gap, error, level = mcf - cf, _unpaired(cf, mcf, n or 0), mcf
+        gap, error, reached = mcf - cf, _unpaired(cf, mcf, n or 0), mcf
     gap = np.round(gap, 12)  # a macro average of equal parts may miss zero by 1e-17, and the sign decides here
-    lead = gap if floor is None else np.minimum(gap, np.round(level - floor, 12))
-    finite = np.flatnonzero(np.isfinite(lead))
-    state = _state(lead[finite], error[finite])
-    at = step = None
-    if state == "tentative":
-        before = int(np.flatnonzero(lead[finite] <= 0)[-1])
-        pair = finite[before : before + 2]
-        at = _zero(tokens[pair], lead[pair])
-        step = None if steps is None else _zero(np.asarray(steps)[pair], lead[pair])
-    return Crossover(state, at, step=step, evaluated=tokens, gap=gap, stderr=error)
+    lead = gap if floor is None else np.minimum(gap, np.round(reached - floor, 12))
+    use = np.flatnonzero(np.isfinite(lead))
+    smooth = np.full(len(lead), np.nan)
+    curve: dict[str, Any] = {"evaluated": tokens, "gap": gap, "stderr": error, "smooth": smooth}
+    if len(use) < 2:
+        smooth[use] = lead[use]
+        return Crossover("undecided", **curve)
+    if cf.ndim == 1:
+        covariance = np.outer(error[use], error[use])
+    else:
+        over_cf = lead[use] == gap[use]  # else MCF leads over the floor, which has no noise
+        covariance = resample.covariance(mcf[use] - np.where(over_cf[:, None], cf[use], 0), subjects, tasks)
+    found = _analyse(tokens[use].astype(np.float64), lead[use], covariance, k, samples, level, seed)
+    smooth[use] = found.smooth
+    at_steps = None if steps is None else np.asarray(steps)[use]
+    who = None if found.confirmed is None else int(use[found.confirmed])
+    return Crossover(
+        found.state,
+        tokens=_whole(found.at),
+        lo=_whole(found.lo),
+        hi=_whole(found.hi),
+        step=None if at_steps is None or found.at is None else _whole(np.interp(found.at, tokens[use], at_steps)),
+        confirmed=None if who is None else int(tokens[who]),
+        confirmed_step=None if who is None or steps is None else int(np.asarray(steps)[who]),
+        p_value=found.p_value,
+        jitter=found.jitter,
+        **curve,
+    )
 
 
-def _state(lead: NDArray[np.float64], error: NDArray[np.float64]) -> State:
-    """State of a curve without NaN, (evaluations,)."""
-    if len(lead) < 2:
-        return "undecided"
-    if lead[-1] > 0:
-        return "from_start" if np.all(lead > 0) else "tentative"
-    clear = (lead > 0) & (lead > CLEAR * error)  # False where the error is NaN (one question)
-    return "reverted" if np.any(clear[1:] & clear[:-1]) else "not_reached"
+class _Found(NamedTuple):
+    """What the lead of the evaluations with values shows, in tokens and numbers of those evaluations."""
+
+    state: State
+    at: float | None
+    lo: float | None
+    hi: float | None
+    confirmed: int | None
+    p_value: float | None
+    jitter: float | None
+    smooth: Floats
 
 
-def _zero(x: NDArray[np.int64], lead: NDArray[np.float64]) -> int:
-    """Where the line through (x[0], lead[0] ≤ 0) and (x[1], lead[1] > 0) is zero, rounded to a whole count."""
-    return round(float(x[0] + (x[1] - x[0]) * (-lead[0] / (lead[1] - lead[0]))))
+def _analyse(x: Floats, lead: Floats, covariance: Floats, k: int, samples: int, level: float, seed: int) -> _Found:
+    """x, lead: (evaluations,), at least two, without NaN. covariance: of the questions' noise, NaN if it is unknown."""
+    known = bool(np.isfinite(covariance).all())
+    covariance = covariance if known else np.zeros_like(covariance)
+    noise = _noise(x, lead, covariance)
+    kept, curve, shared = x[noise.keep], lead[noise.keep], covariance[np.ix_(noise.keep, noise.keep)]
+    independent = noise.jitter + noise.flips
+    pilot = begins(curve[None], BEHIND * np.sqrt(np.diag(shared) + noise.jitter))[0]
+    rows = smoother(kept, width(kept, curve, int(pilot), independent))
+    fitted, squares = rows @ curve, np.sum(rows**2, axis=1)
+    behind = BEHIND * np.sqrt(np.einsum("te,te->t", rows @ shared, rows) + noise.jitter * squares)
+    before = int(begins(fitted[None], behind)[0])
+    confirmed, lost = _stands(x, lead, covariance, k) if known else (None, False)
+    if confirmed is None and fitted[-1] <= 0:
+        before = len(kept) - 1
+    state = _state(noise.keep, before, confirmed, lost)
+    at = lo = hi = p_value = None
+    if state in ("tentative", "confirmed"):
+        if before == len(kept) - 1:  # the lead has sunk to zero since it was clear: it began before that
+            until = int(np.searchsorted(noise.keep, confirmed, side="right"))
+            before = int(begins(fitted[None, :until], behind[:until])[0])
+        late = int(begins(fitted[None], SETBACK * np.sqrt(independent * squares))[0])
+        before = before if late == len(kept) - 1 else late
+        at = float(zeros(kept, fitted[None], np.array([before]))[0])
+        if known:
+            draws = resample.draws(shared, noise.jitter, samples, np.random.default_rng(seed))
+            lo, hi = _interval(kept, (curve.astype(np.float32) + draws) @ rows.T.astype(np.float32), behind, level)
+            at = min(max(at, at if lo is None else lo), at if hi is None else hi)
+    if known and state in ("tentative", "confirmed", "from_start"):
+        p_value = _p_value(curve, shared, noise.jitter, before + 1)
+    jitter = math.sqrt(noise.jitter) if known and len(x) > 3 else None
+    stands = confirmed if state in ("confirmed", "from_start") else None
+    return _Found(state, at, lo, hi, stands, p_value, jitter, np.interp(x, kept, fitted))
+
+
+class _Noise(NamedTuple):
+    """The noise around the crossing."""
+
+    jitter: float
+    """Variance."""
+    flips: float
+    """Variance of the questions' noise that neighbours do not share."""
+    keep: NDArray[np.int64]
+    """Numbers of the evaluations that are no spikes."""
+
+
+def _noise(x: Floats, lead: Floats, covariance: Floats) -> _Noise:
+    jitter, flips = jitter_variance(x, lead, covariance, centred=True)
+    pilot = max(int(begins(lead[None], BEHIND * np.sqrt(np.diag(covariance) + jitter))[0]), 0)
+    spread = math.sqrt(jitter[pilot] + flips[pilot])
+    return _Noise(float(jitter[pilot]), float(flips[pilot]), np.flatnonzero(~spikes(lead, spread)))
+
+
+def _stands(x: Floats, lead: Floats, covariance: Floats, k: int) -> tuple[int | None, bool]:
+    """(the evaluation that made the lead clear that still stands, whether a clear lead was lost and not regained)."""
+    jitter, flips = jitter_variance(x, lead, covariance)
+    return runs(clear(lead, covariance, jitter, flips, k), clear(-lead, covariance, jitter, flips, k))
+
+
+def _state(keep: NDArray[np.int64], before: int, confirmed: int | None, lost: bool) -> State:
+    """keep: numbers of the evaluations that are no spikes. before: which of them is the last before the lasting run."""
+    if before == len(keep) - 1:
+        return "tentative" if confirmed is not None else "reverted" if lost else "not_reached"
+    if before < 0:
+        return "undecided" if confirmed is None else "from_start"
+    return "confirmed" if confirmed is not None and keep[before] < confirmed else "tentative"
+
+
+def _interval(
+    x: Floats, curves: NDArray[np.float32], behind: Floats, level: float
+) -> tuple[float | None, float | None]:
+    """The middle `level` of the curves' crossings; an end that lies outside the evaluations is None."""
+    found = np.sort(zeros(x, curves, begins(curves, behind.astype(np.float32))))
+    tail = (1 - level) / 2
+    ends = found[math.floor(tail * (len(found) - 1))], found[math.ceil((1 - tail) * (len(found) - 1))]
+    return tuple(float(end) if math.isfinite(end) else None for end in ends)  # type: ignore[return-value]
+
+
+def _p_value(lead: Floats, covariance: Floats, jitter: float, start: int) -> float:
+    """P(mean lead from evaluation `start` on is at least as large | there is none), normal."""
+    run = slice(start, None)
+    error = math.sqrt(max(covariance[run, run].mean(), 0) + jitter / len(lead[run]))
+    return 0.5 * math.erfc(lead[run].mean() / error / math.sqrt(2)) if error else float(lead[run].mean() <= 0)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def _unpaired(cf: NDArray[np.float64], mcf: NDArray[np.float64], n: int) -> NDArray[np.float64]:

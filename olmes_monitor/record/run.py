@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from olmes_monitor.errors import RecordError
-from olmes_monitor.measure.choices import read_choices
+from olmes_monitor.measure import floors
+from olmes_monitor.measure.choices import Choices, read_choices
 from olmes_monitor.measure.crossover import Crossover, find_crossover
+from olmes_monitor.measure.domains import DOMAINS, domains_of
 from olmes_monitor.record.evaluation import Evaluation
 from olmes_monitor.record.files import read_table
 
@@ -49,6 +51,8 @@ class _Answers(NamedTuple):
     subjects: NDArray[np.object_]
     right: dict[str, NDArray[np.float64]]
     """Formulation → (questions,)."""
+    floors: dict[str, float]
+    """MMLU's domain → what knows nothing scores on it; empty for another task."""
 
 
 class Run:
@@ -131,20 +135,22 @@ class Run:
         return self._correct[task]
 
     def crossovers(self) -> dict[str, Crossover]:
-        """Task → its crossover, and "average" if all tasks were asked in both formulations."""
+        """Task → its crossover; MMLU's domains as "mmlu_stem", "mmlu_humanities", "mmlu_social_sciences", "mmlu_other";
+        "average" if all tasks were asked in both formulations. Made once and then kept."""
+        return dict(self._crossovers)
+
+    @cached_property
+    def _crossovers(self) -> dict[str, Crossover]:
         found = {}
-        for task, right in self._correct.items():
-            if right.cf is not None and right.mcf is not None:
-                found[task] = find_crossover(
-                    right.tokens,
-                    right.cf,
-                    right.mcf,
-                    steps=right.steps,
-                    subjects=right.subjects,
-                    floor=self._floor(task),
-                )
-        if found and len(found) == len(self._correct):
-            found[AVERAGE] = _average_crossover(self._correct, {task: self._floor(task) for task in found})
+        both = {task: right for task, right in self._correct.items() if right.cf is not None and right.mcf is not None}
+        for task, right in both.items():
+            found[task] = _crossover(right, self._floor(task))
+            floors_of = next(read[task].floors for read in self._read.values() if task in read)
+            domains = np.array(domains_of(right.subjects.tolist()) if floors_of else [], dtype=str)
+            for domain, floor in floors_of.items():
+                found[f"{task}_{domain}"] = _crossover(_part(right, domains == domain), floor)
+        if both and len(both) == len(self._correct):
+            found[AVERAGE] = _average_crossover(both, {task: self._floor(task) for task in both})
         return found
 
     def verdicts(self) -> pd.DataFrame:
@@ -206,6 +212,7 @@ class Run:
                         for formulation in ("cf", "mcf")
                         if formulation in choices.columns
                     },
+                    _domain_floors(choices),
                 )
                 for task, choices in read_choices(read_table(self.folder / file)).items()
             }
@@ -271,6 +278,29 @@ def average_facts(evaluation: Evaluation) -> dict[str, float]:
         if len(values) == len(evaluation.tasks):
             facts[name] = float(np.mean(values))
     return facts
+
+
+def _crossover(right: Correct, floor: float | None) -> Crossover:
+    assert right.cf is not None
+    assert right.mcf is not None
+    return find_crossover(right.tokens, right.cf, right.mcf, steps=right.steps, subjects=right.subjects, floor=floor)
+
+
+def _part(right: Correct, inside: NDArray[np.bool_]) -> Correct:
+    """The same for some of the questions, (questions,)."""
+    cf, mcf = (None if values is None else values[:, inside] for values in (right.cf, right.mcf))
+    return right._replace(cf=cf, mcf=mcf, subjects=right.subjects[inside])
+
+
+def _domain_floors(choices: Choices) -> dict[str, float]:
+    """MMLU's domains, in the order of measure/domains.py's table, each with its floor; empty for another task."""
+    domains = np.array(domains_of(choices.subjects.tolist()) or [], dtype=str)
+    sizes, subjects = np.diff(choices.offsets), np.unique(choices.subjects.astype(str), return_inverse=True)[1]
+    return {
+        domain: floors.floor(*(values[domains == domain] for values in (sizes, choices.gold, subjects)))
+        for domain in dict.fromkeys(DOMAINS.values())
+        if domain in domains
+    }
 
 
 def _average_crossover(rights: dict[str, Correct], floors: dict[str, float | None]) -> Crossover:

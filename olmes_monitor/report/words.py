@@ -32,19 +32,22 @@ def interval_words(crossover: Crossover) -> str:
 def crossover_line(task: str, crossover: Crossover) -> str:
     """One sentence: whether, and from which token count on, MCF is ahead of CF."""
     if crossover.tokens is not None:
-        step = "" if crossover.step is None else f" (step {crossover.step:,})"
-        interval = ""
-        if crossover.lo is not None and crossover.hi is not None:
-            interval = f", between {format_tokens(crossover.lo)} and {format_tokens(crossover.hi)}"
-        doubt = ", not yet confirmed" if crossover.state == "tentative" else ""
-        return f"MCF overtook CF on {task} at {format_tokens(crossover.tokens)} tokens{step}{interval}{doubt}"
+        interval = f" [{words}]" if (words := interval_words(crossover)) else ""
+        step = "" if crossover.step is None else f": step {crossover.step:,}"
+        sure = "not yet confirmed"
+        if crossover.state == "confirmed":
+            sure = "confirmed" if crossover.confirmed is None else f"confirmed at {format_tokens(crossover.confirmed)}"
+        at = format_tokens(crossover.tokens)
+        return f"MCF overtook CF on {task} at {at} tokens{interval}{step}, {sure}"
     latest = _latest(crossover)
     if crossover.state == "from_start":
         return f"MCF is ahead of CF on {task} from the first evaluation on{latest}"
     if crossover.state == "reverted":
         return f"MCF was ahead of CF on {task} for a while, but is not now{latest}"
     if crossover.state == "undecided":
-        return f"undecided on {task}: fewer than two evaluations with values"
+        if sum(gap == gap for gap in crossover.gap) < 2:
+            return f"undecided on {task}: fewer than two evaluations with values"
+        return f"undecided on {task}: MCF is ahead from the first evaluation on, but not clearly{latest}"
     return f"not yet on {task}: MCF has not overtaken CF{latest}"
 
 

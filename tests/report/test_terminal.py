@@ -125,8 +125,15 @@ def test_crossovers_in_words():
     found = Crossover("tentative", 412_300_000_000, step=98_300)
     assert (
         crossover_line("arc_easy", found)
-        == "MCF overtook CF on arc_easy at 412.3B tokens (step 98,300), not yet confirmed"
+        == "MCF overtook CF on arc_easy at 412.3B tokens: step 98,300, not yet confirmed"
     )
+    sure = Crossover("confirmed", 412_300_000_000, 398 * 10**9, 431 * 10**9, step=98_300, confirmed=450 * 10**9)
+    assert (
+        crossover_line("arc_easy", sure)
+        == "MCF overtook CF on arc_easy at 412.3B tokens [398B, 431B]: step 98,300, confirmed at 450B"
+    )
+    open_end = Crossover("tentative", 412_300_000_000, 398 * 10**9)
+    assert crossover_line("piqa", open_end) == "MCF overtook CF on piqa at 412.3B tokens [≥ 398B], not yet confirmed"
     curve = {"evaluated": np.array([10**9, 2 * 10**9]), "gap": np.array([-0.2, -0.125]), "stderr": np.ones(2)}
     assert (
         crossover_line("piqa", Crossover("not_reached", **curve))
@@ -135,3 +142,4 @@ def test_crossovers_in_words():
     assert "from the first evaluation on" in crossover_line("piqa", Crossover("from_start"))
     assert "is not now" in crossover_line("piqa", Crossover("reverted"))
     assert "fewer than two" in crossover_line("piqa", Crossover("undecided"))
+    assert "not clearly" in crossover_line("piqa", Crossover("undecided", **curve))
