@@ -40,13 +40,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     job = find_job()
     with contextlib.redirect_stdout(sys.stderr):  # nothing that is said on the way may end up in JSON or CSV
-        if arguments.list:
-            return _list(arguments, job)
-        with _terminable():
-            scan, suite, interrupted = _scan(arguments, job)
-        bad = any(not outcome.good for outcome in scan.outcomes.values())
-        if job.rank == 0:
-            _tell(arguments, scan, suite)
+        table = _list(arguments, job) if arguments.list else None
+        if not arguments.list:
+            with _terminable():
+                scan, interrupted = _scan(arguments, job)
+            if arguments.wandb and job.rank == 0:
+                _upload(scan)
+    if arguments.list:
+        _stdout().print(table)
+        return 0
+    if job.rank == 0:
+        _tell(arguments, scan)
+    bad = any(not outcome.good for outcome in scan.outcomes.values())
     return 130 if interrupted else int(bad)
 
 
@@ -111,29 +116,25 @@ def finder(arguments: argparse.Namespace) -> Callable[[], list[Checkpoint]]:
     return find
 
 
-def _list(arguments: argparse.Namespace, job: Job) -> int:
-    """What would be scored, in order, and what not and why."""
-    from rich.console import Console
-
+def _list(arguments: argparse.Namespace, job: Job) -> Any:
+    """A table of what would be scored, in order, and what not and why."""
     from olmes_monitor.checkpoints.store import Results
     from olmes_monitor.record.store import LINES
     from olmes_monitor.report.scan import found_table
     from olmes_monitor.suite import load_suite
 
     if job.rank != 0:
-        return 0
+        return ""
     found = finder(arguments)()
     folder = folder_of(arguments.places, arguments.out)
     known: list[Checkpoint] = []
     if (folder / LINES).exists():
         results = Results(folder, load_suite(arguments.suite, arguments.tasks, arguments.limit), arguments.axis)
         known = [checkpoint for checkpoint in found if checkpoint.tokens is not None and results.has(checkpoint)]
-    table = found_table(found, known, arguments.axis)
-    Console(file=sys.__stdout__, width=None if sys.__stdout__ and sys.__stdout__.isatty() else 120).print(table)
-    return 0
+    return found_table(found, known, arguments.axis)
 
 
-def _scan(arguments: argparse.Namespace, job: Job) -> tuple[Scan, Suite, bool]:
+def _scan(arguments: argparse.Namespace, job: Job) -> tuple[Scan, bool]:
     """The scan as it ended, and whether it was interrupted."""
     from olmes_monitor.checkpoints.scan import Scan
     from olmes_monitor.checkpoints.skeleton import Skeleton
@@ -174,7 +175,7 @@ def _scan(arguments: argparse.Namespace, job: Job) -> tuple[Scan, Suite, bool]:
         import torch.distributed as dist
 
         dist.destroy_process_group()
-    return scan, suite, interrupted
+    return scan, interrupted
 
 
 def _go(arguments: argparse.Namespace, job: Job, scan: Scan, results: Results, device: torch.device) -> None:
@@ -182,7 +183,7 @@ def _go(arguments: argparse.Namespace, job: Job, scan: Scan, results: Results, d
     if arguments.watch is not None:
         from olmes_monitor.checkpoints.watch import watch
 
-        upload = (lambda: _upload(scan, arguments)) if arguments.wandb and job.rank == 0 else None
+        upload = (lambda: _upload(scan)) if arguments.wandb and job.rank == 0 else None
         watch(scan, arguments.watch, arguments.until_step, idle=upload)
     elif arguments.find_crossover is not None:
         _search(arguments.find_crossover, scan, results)
@@ -220,35 +221,29 @@ def _search(task: str, scan: Scan, results: Results) -> None:
     search(scan, found, known, lambda choose: from_first(scan.ranks, choose))
 
 
-def _tell(arguments: argparse.Namespace, scan: Scan, suite: Suite) -> None:
+def _tell(arguments: argparse.Namespace, scan: Scan) -> None:
     """The account, the curve, the verdicts and where they are: on stdout, as asked."""
     from olmes_monitor.record.store import load_run
 
-    folder = scan.results.recorder.folder
+    folder, suite = scan.results.recorder.folder, scan.results.suite
     run: Run | None = None
     with contextlib.suppress(OLMESError):  # nothing was scored: the account says so
         run = load_run(folder, suite.fingerprint)
     outcomes = sorted(scan.outcomes.values(), key=lambda outcome: outcome.checkpoint.tokens or 0)
-    out = sys.__stdout__
     if arguments.json:
-        print(json.dumps(_as_json(run, outcomes, folder, suite), ensure_ascii=False, allow_nan=False), file=out)
+        print(json.dumps(_as_json(run, outcomes, folder, suite), ensure_ascii=False, allow_nan=False))
     elif arguments.csv:
         if run is not None:
-            run.frame().to_csv(out, index=False)
+            run.frame().to_csv(sys.stdout, index=False)
     else:
         _print(arguments, run, outcomes, folder)
-    if arguments.wandb and run is not None:
-        _upload(scan, arguments)
 
 
 def _print(arguments: argparse.Namespace, run: Run | None, outcomes: list[Outcome], folder: Path) -> None:
-    from rich.console import Console
-
     from olmes_monitor.report.scan import account, agreement, curve_table
     from olmes_monitor.report.terminal import crossover_line
 
-    out = sys.__stdout__
-    console = Console(file=out, width=None if out and out.isatty() else 120)
+    console = _stdout()
 
     def say(line: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -265,6 +260,13 @@ def _print(arguments: argparse.Namespace, run: Run | None, outcomes: list[Outcom
     for line in account(outcomes):
         say(line)
     say(f"record: {folder}; the page: olmes-monitor report {folder.parent}")
+
+
+def _stdout() -> Any:
+    from rich.console import Console
+
+    # Off a terminal rich assumes 80 columns and would cut the table; a file has no width.
+    return Console(width=None if sys.stdout.isatty() else 120)
 
 
 def _as_json(run: Run | None, outcomes: list[Outcome], folder: Path, suite: Suite) -> Any:
@@ -296,7 +298,7 @@ def _as_json(run: Run | None, outcomes: list[Outcome], folder: Path, suite: Suit
     )
 
 
-def _upload(scan: Scan, arguments: argparse.Namespace) -> None:
+def _upload(scan: Scan) -> None:
     """The curve as a W&B run of its own, in the training run's group. What fails is told; the record has everything."""
     from olmes_monitor.record.upload import upload
 
