@@ -157,7 +157,7 @@ def _analyse(x: Floats, lead: Floats, covariance: Floats, k: int, samples: int, 
     confirmed, lost = _stands(x, lead, covariance, k) if known else (None, False)
     if confirmed is None and fitted[-1] <= 0:
         before = len(kept) - 1
-    state = _state(noise.keep, before, confirmed, lost)
+    state = _state(noise.keep, before, confirmed, lost, doubt=bool(np.all(lead[-k:] <= 0)))
     at = lo = hi = p_value = None
     if state in ("tentative", "confirmed"):
         if before == len(kept) - 1:  # the lead has sunk to zero since it was clear: it began before that
@@ -201,13 +201,15 @@ def _stands(x: Floats, lead: Floats, covariance: Floats, k: int) -> tuple[int | 
     return runs(clear(lead, covariance, jitter, flips, k), clear(-lead, covariance, jitter, flips, k))
 
 
-def _state(keep: NDArray[np.int64], before: int, confirmed: int | None, lost: bool) -> State:
-    """keep: numbers of the evaluations that are no spikes. before: which of them is the last before the lasting run."""
+def _state(keep: NDArray[np.int64], before: int, confirmed: int | None, lost: bool, doubt: bool) -> State:
+    """keep: numbers of the evaluations that are no spikes. before: which of them is the last before the lasting run.
+    doubt: whether none of the last k evaluations has a lead."""
     if before == len(keep) - 1:
         return "tentative" if confirmed is not None else "reverted" if lost else "not_reached"
+    sure = confirmed is not None and not doubt
     if before < 0:
-        return "undecided" if confirmed is None else "from_start"
-    return "confirmed" if confirmed is not None and keep[before] < confirmed else "tentative"
+        return "from_start" if sure else "undecided"
+    return "confirmed" if sure and keep[before] < confirmed else "tentative"
 
 
 def _interval(

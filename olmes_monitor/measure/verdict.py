@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -42,17 +43,18 @@ def clear(lead: Floats, covariance: Floats, jitter: Floats, flips: Floats, k: in
     """
     n = len(lead)
     found = np.zeros(n, dtype=bool)
-    lead = _clipped(lead, jitter + flips)
+    believed = _clipped(lead, jitter + flips)
     for window in sorted({round(k * GROWTH**i) for i in range(WINDOWS)}):
         if window > n:
             break
         weights = np.arange(1, window + 1) / (window * (window + 1) / 2)
-        rows = np.zeros((n - window + 1, n))
-        np.put_along_axis(rows, np.arange(n - window + 1)[:, None] + np.arange(window), weights[None], axis=1)
         squares, last = np.sum(weights**2), slice(window - 1, None)
-        variance = np.einsum("te,te->t", rows @ covariance, rows) + jitter[last] * squares
+        shared = sliding_window_view(covariance, (window, window))  # its diagonal: the blocks of each window
+        shared = np.moveaxis(shared.diagonal(), -1, 0) @ weights @ weights
+        variance = shared + jitter[last] * squares
         fresh = np.minimum((jitter + flips)[last] * squares / np.maximum(variance, 1e-300), 1)
-        found[last] |= rows @ lead > bound(np.arange(window, n + 1), fresh) * np.sqrt(variance)
+        mean = sliding_window_view(believed, window) @ weights
+        found[last] |= mean > bound(np.arange(window, n + 1), fresh) * np.sqrt(variance)
     return found & (np.convolve(lead > 0, np.ones(k), "full")[:n] == k)
 
 
