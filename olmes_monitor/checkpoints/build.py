@@ -149,7 +149,13 @@ def build_adapted(checkpoint: Checkpoint, base_model: nn.Module) -> nn.Module:
             f"{checkpoint.path} is an adapter, for which peft is needed: pip install 'olmes_monitor[peft]'"
         ) from error
     with _one_line(checkpoint.path):
-        return peft.PeftModel(base_model, peft.PeftConfig.from_pretrained(str(checkpoint.path)))
+        settings = peft.PeftConfig.from_pretrained(str(checkpoint.path))
+        if settings.is_prompt_learning:
+            # Its answers are longer than what was asked, so positions would be taken for others.
+            raise CheckpointError(
+                f"{checkpoint.path} is a learned prompt ({settings.peft_type.value}), which is not scored"
+            )
+        return peft.PeftModel(base_model, settings)
 
 
 def _from_hyper_parameters(checkpoint: Checkpoint, allow_pickle: bool) -> Iterator[Any]:

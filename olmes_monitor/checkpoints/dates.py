@@ -11,6 +11,7 @@ from typing import Any
 from olmes_monitor.checkpoints.checkpoint import CheckpointError, Kind
 from olmes_monitor.checkpoints.names import step_in, tokens_in
 from olmes_monitor.checkpoints.weights import load_torch, reading
+from olmes_monitor.state import saved_states
 
 UNKNOWN = (
     "its tokens are not known: nothing saved with it and nothing in its name tells them. Give them as "
@@ -19,6 +20,7 @@ UNKNOWN = (
 )
 UNKNOWN_STEP = "its optimizer step is not known: nothing saved with it and nothing in its name (step1000) tells it"
 
+_CALLBACK = "OLMESCallback"
 _SAYS_STEP = re.compile("checkpoint|step|iter", re.I)
 
 
@@ -57,9 +59,9 @@ def _trainer_point(path: Path) -> tuple[int | None, int | None, str]:
         return None, None, ""
     step = _whole(state.get("global_step"))
     callbacks = state.get("stateful_callbacks")
-    tokens = _own_count(callbacks.get("olmes_monitor") if isinstance(callbacks, dict) else None, step)
-    if tokens is not None:
-        return step, tokens, "callback state"
+    for _, own in saved_states(callbacks, _CALLBACK) if isinstance(callbacks, dict) else ():
+        if (tokens := _own_count(own, step)) is not None:
+            return step, tokens, "callback state"
     # 0 is what a Trainer writes that did not count (include_num_input_tokens_seen is off by default).
     seen = _whole(state.get("num_input_tokens_seen"))
     return (step, seen, "trainer state") if seen else (step, None, "")
@@ -72,7 +74,7 @@ def _lightning_point(path: Path) -> tuple[int | None, int | None, str]:
         raise CheckpointError(f"{path} is no checkpoint of Lightning's: it holds a {type(loaded).__name__}")
     step = _whole(loaded.get("global_step"))
     for name, state in (loaded.get("callbacks") or {}).items():
-        tokens = _own_count(state, step) if str(name).startswith("OLMESCallback") else None
+        tokens = _own_count(state, step) if str(name).startswith(_CALLBACK) else None
         if tokens is not None:
             return step, tokens, "callback state"
     return step, None, ""

@@ -161,7 +161,7 @@ def _open_base(
 def _adapter_slots(model: nn.Module, state: dict[str, Tensor], place: str) -> list[Slot]:
     """What an adapter's file must hold, by the names peft saves it under; the tensors are the model's own.
 
-    Raises CheckpointError for a kind of adapter whose file holds something else than the model's tensors (prompts).
+    Raises CheckpointError for a kind of adapter whose file holds something else than the model's tensors.
     """
     from peft import get_peft_model_state_dict
 

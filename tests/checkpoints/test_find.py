@@ -66,7 +66,7 @@ def test_saved_counts_go_before_names_and_the_callbacks_own_before_all(tmp_path)
 
     state("a-tokens7M", num_input_tokens_seen=0)  # 0: the trainer did not count
     state("bb-tokens7M", num_input_tokens_seen=2100)
-    own = {"olmes_monitor": {"tokens": 2000, "step": 3}}
+    own = {"OLMESCallback": [{"args": {}, "attributes": {"restored": {"tokens": 2000, "step": 3}}}]}
     state("ccc-tokens7M", num_input_tokens_seen=2100, stateful_callbacks=own)
     state("dddd-tokens7M", num_input_tokens_seen=0)
     found = summary(find_checkpoints([tmp_path / "a-tokens7M", tmp_path / "bb-tokens7M", tmp_path / "ccc-tokens7M"]))
