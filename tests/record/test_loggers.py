@@ -1,9 +1,11 @@
 """What trackers get. W&B is the real one, offline, read back from its file."""
 
 import logging
+import random
 
 import numpy as np
 import pytest
+import torch
 import wandb
 from fake_wandb import FakeRun
 from synthetic import RISE, make_evaluation, write_rise
@@ -140,6 +142,16 @@ def test_a_crossing_that_is_gone_leaves_the_summary(run, tmp_path):
     path = offline_run(tmp_path)
     assert any("olmes/crossover/arc_easy/tokens" in row for row in history(path))
     assert summary(path)["olmes/crossover/arc_easy/tokens"] is None
+
+
+def test_logging_touches_no_random_state(run, tmp_path):
+    def states():
+        numpy = np.random.get_state()  # noqa: NPY002 - the state that training code may draw from
+        return random.getstate(), str(numpy), numpy[1].tolist(), torch.get_rng_state().tolist()
+
+    before = states()
+    log_a_run([WandbSink(artifact=True)], tmp_path / "olmes", RISE[:3])
+    assert states() == before
 
 
 def test_the_config_is_ours_under_one_key_and_the_users_stays(tmp_path):

@@ -6,11 +6,13 @@ import logging
 import lightning.pytorch as pl
 import pytest
 import torch
+import wandb
 from fake_wandb import FakeRun
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from parts import make_llama
 from synthetic import RISE, make_evaluation
 from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments, default_data_collator
 from wandb_file import artifacts, axes, config, history, offline_run
 
 from olmes_monitor import Monitor, OLMESCallback, load_run
@@ -89,6 +91,36 @@ def test_a_lightning_run_that_resumes_has_its_charts_and_axes_in_both_sessions(t
         assert config(path)["olmes"]["fingerprint"] == suite.fingerprint
         assert config(path)["olmes"]["questions"] == {"boxes": 12, "balls": 9}
         assert ("olmes-same" in artifacts(path)) is (checkpoint is not None)
+
+
+def test_a_transformers_run_that_resumes_has_its_charts_and_axes_in_both_sessions(tokenizer, suite, tmp_path):
+    for name, steps in (("first", 4), ("second", 8)):
+        (tmp_path / name).mkdir()
+        with wandb.init(mode="offline", dir=str(tmp_path / name), project="test", id="same", resume="allow"):
+            arguments = TrainingArguments(
+                output_dir=str(tmp_path),
+                max_steps=steps,
+                per_device_train_batch_size=ROWS,
+                save_strategy="steps",
+                save_steps=4,
+                logging_steps=1,
+                report_to="wandb",
+                disable_tqdm=True,
+                use_cpu=True,
+            )
+            rows = [{"input_ids": [i % 300] * LENGTH, "labels": [i % 300] * LENGTH} for i in range(8 * ROWS)]
+            trainer = Trainer(make_llama(), arguments, default_data_collator, rows, processing_class=tokenizer)
+            trainer.add_callback(OLMESCallback(every=3 * BATCH, suite=suite, console=False, at_end=False))
+            trainer.train(resume_from_checkpoint=steps > 4)
+        path = offline_run(tmp_path / name)
+        rows, rules = [row for row in history(path) if "olmes/tokens" in row], axes(path)
+        assert [row["olmes/step"] for row in rows] == ([0, 3] if steps == 4 else [6])
+        own = {key for row in rows for key in row if key.startswith("olmes/")} - {"olmes/tokens"}
+        assert {rules[key] for key in own} == {"olmes/tokens"}
+        assert rules["*"] == "train/global_step"
+        assert config(path)["olmes"]["fingerprint"] == suite.fingerprint
+        assert config(path)["learning_rate"] == arguments.learning_rate, "the trainer's own config stays"
+        assert len(config(path)["_wandb"]["visualize"]) == 3
 
 
 def follow(tokenizer, suite, folder, levels, start=0, **settings):
