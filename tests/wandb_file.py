@@ -112,6 +112,8 @@ def _payloads(data: bytes) -> list[bytes]:
             position += left
             continue
         _, length, kind = struct.unpack("<IHB", data[position : position + 7])
+        if position + 7 + length > len(data):
+            break  # it is still being written
         whole += data[position + 7 : position + 7 + length]
         position += 7 + length
         if kind in (1, 4):  # full, last

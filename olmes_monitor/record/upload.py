@@ -86,15 +86,16 @@ def upload(
     live_id = next(reversed(state["live"]), None)
     live: dict[str, Any] = state["live"].get(live_id, {})
     settings = {"project": project or live.get("project"), "entity": live.get("entity")}
-    if not force:  # a run that is not ours keeps its group and its job type
+    foreign = force and run_id is not None and not plan.before.get("ours", False)
+    if not foreign:  # such a run keeps its group and its job type
         settings |= {"group": group or live.get("group") or live_id, "job_type": "olmes-upload"}
     if _nothing_new(plan, init):
         session = plan.before["session"]
         return Uploaded(plan.run_id, 0, len(plan.names), session, True, "", settings["project"] or "", False)
-    if plan.before or not force:  # before the first row, so that an upload that breaks off can go on
-        _keep(run, plan, ours=plan.before.get("ours", True))
-    with _start(plan, force, {**settings, **init}) as wandb_run:
-        guest = plan.live or not plan.before.get("ours", True) or (wandb_run.resumed and not plan.before)
+    with _start(plan, foreign, {**settings, **init}) as wandb_run:
+        guest = foreign and (plan.live or bool(plan.before) or wandb_run.resumed or wandb_run.offline)
+        if not guest:
+            _keep(run, plan, ours=True)  # before the first row, so that an upload that breaks off can go on
         missing = _missing(wandb_run, plan, guest)
         _log(wandb_run, [evaluations[name] for name in missing], run)
         offline, place = wandb_run.offline, wandb_run.url or str(Path(wandb_run.dir).parent)
@@ -115,10 +116,11 @@ def make_plan(
         ours = [known for known, facts in uploads.items() if facts["ours"] and facts["fingerprint"] == fingerprint]
         renewed = bool(ours) and not set(uploads[ours[-1]]["names"]) <= set(names)
         run_id = uuid.uuid4().hex[:8] if renewed or not ours else ours[-1]
-    elif run_id in live and not force:
+    elif not force and (run_id in live or not uploads.get(run_id, {"ours": True})["ours"]):
+        other = "training itself" if run_id in live else "something else"
         raise RecordError(
-            f"{run_id} is the run that training itself logs to, and a second writer overwrites what the first has logged; "
-            "leave out --run-id for a run of its own in the same group, or pass --force when training is over"
+            f"{run_id} is a run that {other} logs to, and a second writer overwrites what the first has logged; leave out "
+            "--run-id for a run of its own in the same group, or pass --force when training is over"
         )
     before = uploads.get(run_id, {})
     if before and (before["fingerprint"] != fingerprint or not set(before["names"]) <= set(names)):
@@ -140,11 +142,11 @@ def _nothing_new(plan: Plan, init: Mapping[str, Any]) -> bool:
     return offline and session is not None and Path(session).exists() and plan.before["names"] == plan.names
 
 
-def _start(plan: Plan, force: bool, settings: dict[str, Any]) -> Any:
+def _start(plan: Plan, foreign: bool, settings: dict[str, Any]) -> Any:
     """The W&B run, beside whatever run this process may have."""
     import wandb
 
-    resume: Any = "allow" if plan.before or force else "never"
+    resume: Any = "allow" if plan.before or foreign else "never"
     try:
         # The id is always ours: WANDB_RUN_ID of a training job must not lead here to its run.
         run = wandb.init(id=plan.run_id, resume=resume, reinit="create_new", **settings)
@@ -167,7 +169,9 @@ def _missing(wandb_run: Any, plan: Plan, guest: bool) -> list[str]:
     if not guest:
         return plan.names if wandb_run.offline else plan.names[wandb_run.starting_step :]
     if wandb_run.offline:
-        raise RecordError(f"{plan.run_id} has rows of others, which an offline session would replace; upload it online")
+        raise RecordError(
+            f"{plan.run_id} may have rows of others, which an offline session would replace; upload it online"
+        )
     return [name for name in plan.names if name not in set(plan.before.get("names", []))]
 
 

@@ -169,7 +169,7 @@ def test_the_trainings_own_run_is_refused_unless_forced_and_then_each_evaluation
     write_rise(folder, RISE[:3])
     server.runs["live"] = FakeRun("live", rows=[{"loss": 1.0}] * 7)
     wandb_runs.remember_live(folder, server.runs["live"])
-    with pytest.raises(RecordError, match="live is the run that training itself logs to"):
+    with pytest.raises(RecordError, match="live is a run that training itself logs to"):
         online(folder, run_id="live")
     assert server.calls == []
     assert main(["upload", str(folder), "--run-id", "live"]) == 2
@@ -188,13 +188,19 @@ def test_a_run_that_someone_else_made_is_refused_by_the_server(folder, server):
     with pytest.raises(SetupError, match=r"could not start run theirs.*give another --run-id"):
         online(folder, run_id="theirs")
     assert len(server.runs["theirs"].rows) == 1
+    assert online(folder, run_id="theirs", force=True).added == 2
+    assert online(folder, run_id="theirs", force=True).added == 0
+    with pytest.raises(RecordError, match="theirs is a run that something else logs to"):
+        online(folder, run_id="theirs")
+    assert len(server.runs["theirs"].rows) == 3
 
 
 def test_an_offline_session_never_replaces_a_run_of_others(folder, tmp_path):
     write_rise(folder, RISE[:2])
     wandb_runs.remember_live(folder, FakeRun("live"))
-    with pytest.raises(RecordError, match="upload it online"):
-        offline(folder, tmp_path, run_id="live", force=True)
+    for run_id in ("live", "of someone"):
+        with pytest.raises(RecordError, match="upload it online"):
+            offline(folder, tmp_path, run_id=run_id.replace(" ", "-"), force=True)
 
 
 def test_the_id_of_a_training_job_in_the_environment_leads_nowhere(folder, tmp_path, monkeypatch):
