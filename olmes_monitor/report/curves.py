@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from olmes_monitor.measure.accuracy import mean, stderr
 from olmes_monitor.measure.choices import read_choices
 from olmes_monitor.measure.crossover import Crossover, find_crossover
+from olmes_monitor.measure.domains import DOMAINS
 from olmes_monitor.record.run import AVERAGE
 
 if TYPE_CHECKING:
@@ -56,10 +57,20 @@ class Source:
     """Task → curve, the average last, in the suite's order."""
     run: Run | None = None
     """None where only accuracies are known."""
+    domains: dict[str, Curve] = field(default_factory=dict)
+    """MMLU's domains, under the names their verdicts have (mmlu_stem, …)."""
     subjects: dict[str, dict[str, Curve]] = field(default_factory=dict)
     """Task with subjects (MMLU) → subject → curve."""
     notes: list[str] = field(default_factory=list)
     """What a reader must know of this run's numbers."""
+
+    @property
+    def rows(self) -> dict[str, Curve]:
+        """All curves in the order of a table: a task, its domains below it, the average last."""
+        found: dict[str, Curve] = {}
+        for task, curve in self.curves.items():
+            found |= {task: curve} | ({} if task != "mmlu" else self.domains)
+        return found
 
     @property
     def headline(self) -> tuple[str, Crossover] | None:
@@ -115,7 +126,36 @@ def read_run(run: Run, name: str, *, others: bool = True) -> Source:
         )
         curves[task] = curve
     subjects = {task: _by_subject(run, answers[task], curves[task]) for task in answers if task in curves}
-    return Source(name, curves, run, {task: found for task, found in subjects.items() if found})
+    subjects = {task: found for task, found in subjects.items() if found}
+    return Source(name, curves, run, _domains(run, verdicts), subjects)
+
+
+def _domains(run: Run, verdicts: dict[str, Crossover]) -> dict[str, Curve]:
+    """MMLU's domains, as every evaluation recorded them."""
+    rows = [(e.point, e.tasks["mmlu"]) for e in run.evaluations if "domains" in e.tasks.get("mmlu", {})]
+    found = {}
+    for domain in dict.fromkeys(DOMAINS.values()):
+        if not any(domain in facts["domains"] for _, facts in rows):
+            continue
+        facts = [task["domains"].get(domain, {}) for _, task in rows]
+
+        def values(name: str, facts: list[dict[str, float]] = facts) -> Floats:
+            return np.array([fact.get(name, np.nan) for fact in facts], dtype=np.float64)
+
+        name = f"mmlu_{domain}"
+        found[name] = Curve(
+            tokens=np.array([point.tokens for point, _ in rows], dtype=np.int64),
+            steps=np.array([point.step for point, _ in rows], dtype=np.int64),
+            mcf=values("mcf"),
+            mcf_error=values("stderr_mcf"),
+            cf={OWN: values("cf")},
+            cf_error={OWN: values("stderr_cf")},
+            gap_error={OWN: values("stderr_gap")},
+            crossovers={OWN: verdicts[name]} if name in verdicts else {},
+            normalization=rows[-1][1].get("normalization", ""),
+            n=facts[-1].get("n"),
+        )
+    return found
 
 
 def _read_answers(run: Run) -> dict[str, Answers]:

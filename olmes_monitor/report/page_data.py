@@ -55,7 +55,9 @@ def _run(source: Source) -> dict[str, Any]:
         "name": source.name,
         "tasks": {task: _curve(curve, task) for task, curve in source.curves.items()},
         "checkpoints": [[e.point.tokens, e.point.checkpoint] for e in evaluations if e.point.checkpoint],
-        "domains": _domains(evaluations),
+        "domains": {
+            DOMAIN_NAMES.get(name.removeprefix("mmlu_"), name): _curve(c, name) for name, c in source.domains.items()
+        },
         "subjects": {task: _subjects(found) for task, found in source.subjects.items()},
         "bias": {task: _bias(evaluations, task) for task in source.curves if any(task in e.tasks for e in evaluations)},
         "cost": _cost(evaluations),
@@ -87,31 +89,6 @@ def _crossing(found: Crossover, task: str) -> dict[str, Any]:
         "step": found.step,
         "words": crossover_line(task, found),
     }
-
-
-def _domains(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
-    """MMLU's domains as curves like a task's."""
-    found: dict[str, Any] = {}
-    rows = [(e.point, e.tasks["mmlu"]) for e in evaluations if "domains" in e.tasks.get("mmlu", {})]
-    for domain, name in DOMAIN_NAMES.items():
-        facts = [task["domains"].get(domain, {}) for _, task in rows]
-        if not any(facts):
-            continue
-        values = {key: _numbers([fact.get(key) for fact in facts]) for key in ("cf", "mcf", "stderr_cf", "stderr_mcf")}
-        found[name] = {
-            "tokens": [point.tokens for point, _ in rows],
-            "steps": [point.step for point, _ in rows],
-            "n": facts[-1].get("n"),
-            "own": rows[-1][1].get("normalization", ""),
-            "floor": None,
-            "mcf": values["mcf"],
-            "mcf_error": values["stderr_mcf"],
-            "cf": {OWN: values["cf"]},
-            "cf_error": {OWN: values["stderr_cf"]},
-            "gap_error": {OWN: _numbers([fact.get("stderr_gap") for fact in facts])},
-            "crossings": {},
-        }
-    return found
 
 
 def _subjects(found: dict[str, Curve]) -> dict[str, Any]:

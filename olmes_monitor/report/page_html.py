@@ -206,7 +206,7 @@ def table(source: Source) -> str:
         f'<th scope="col">{name}</th>'
         for name in ("task", "questions", "CF", "MCF", "gap", "crossing, tokens", "interval", "step", "verdict")
     )
-    body = "".join(_row(task, curve) for task, curve in source.curves.items())
+    body = "".join(_row(task, curve) for task, curve in source.rows.items())
     last = _last(source)
     name = escape(source.name) + (f" at {format_tokens(last)} tokens" if last else "")
     return (

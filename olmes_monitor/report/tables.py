@@ -95,7 +95,7 @@ def as_json(sources: Sequence[Source]) -> dict[str, Any]:
 
 def _run(source: Source) -> dict[str, Any]:
     run = source.run
-    found = {task: curve.crossovers[OWN] for task, curve in source.curves.items() if OWN in curve.crossovers}
+    found = {task: curve.crossovers[OWN] for task, curve in source.rows.items() if OWN in curve.crossovers}
     return {
         "name": source.name,
         "suite": run.suite if run else None,
@@ -123,7 +123,7 @@ def verdict_table(sources: Sequence[Source]) -> Table:
     for name in ("crossing", "95 % interval", "step", "gap"):
         table.add_column(name, justify="right", no_wrap=True)
     for source in sources:
-        for task, curve in source.curves.items():
+        for task, curve in source.rows.items():
             found = curve.crossovers.get(OWN)
             cells = ["no verdict", "", "", "", ""]
             if found is not None:

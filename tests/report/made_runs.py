@@ -12,6 +12,9 @@ from olmes_monitor.measure import summarize
 from olmes_monitor.measure.domains import DOMAINS
 from olmes_monitor.record import Evaluation, Point, Recorder
 
+NASTY = "<script>window.hacked = 1</script>"
+"""A task's name that must never become code."""
+
 TASKS = {  # task: choices, normalization, CF at the start and at the end, token count (in units of the run) of MCF's rise
     "arc_challenge": (4, "pmi", 0.25, 0.47, 0.45),
     "arc_easy": (4, "char", 0.30, 0.72, 0.38),

@@ -81,3 +81,68 @@ def test_pyplot_is_left_alone(run):
     assert "matplotlib.pyplot" not in sys.modules
     if before is not None:
         sys.modules["matplotlib.pyplot"] = before
+
+
+def test_the_interval_is_shaded_and_a_tentative_crossing_is_dotted(tmp_path, run):
+    from olmes_monitor.measure import Crossover
+    from olmes_monitor.report.curves import read_run
+    from olmes_monitor.report.plot import plot_sources
+
+    source = read_run(run, "", others=False)
+    found = Crossover("tentative", 2 * 10**9, 10**9, None, 500)
+    source.curves["csqa"].crossovers["olmes"] = found
+    chart = charts(plot_sources([source], ["csqa"]))[0]
+    (span,) = [patch for patch in chart.patches if patch.get_zorder() == 0]
+    assert (span.get_x(), span.get_x() + span.get_width()) == (10**9, 5 * 10**9), (
+        "an open end reaches the last evaluation"
+    )
+    (line,) = [line for line in chart.get_lines() if line.get_zorder() == 2]
+    assert line.get_linestyle() == "--"
+    assert "2B [≥ 1B], tentative" in " ".join(text.get_text() for text in chart.texts)
+
+
+def test_print_gets_truetype_fonts_and_the_width_it_asked_for(run, tmp_path):
+    run.plot(tmp_path / "curves.pdf", width=6.75)
+    data = (tmp_path / "curves.pdf").read_bytes()
+    assert b"/FontFile2" in data, "TrueType"
+    assert b"/Type3" not in data
+    assert run.plot(tmp_path / "curves.svg", ["csqa"], width=3.3).get_figwidth() == 3.3
+    assert (tmp_path / "curves.svg").read_text().count("<svg") == 1
+
+
+def test_no_text_is_cut_or_overlaps_at_a_papers_widths(run):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    for width in (3.3, 6.75, None):
+        figure = plot_run(run, width=width)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        boxes = [text.get_window_extent(canvas.get_renderer()) for text in figure.texts]
+        for axes in charts(figure):
+            title = axes.get_title(loc="left")
+            boxes += [axes._left_title.get_window_extent(), axes.texts[0].get_window_extent()]
+            assert title
+        legend = figure.legends[0].get_window_extent()
+        assert max(box.x1 for box in [*boxes, legend]) <= figure.bbox.x1
+        titles = boxes[len(figure.texts) :: 2]
+        assert min(box.y0 for box in [legend]) >= max(box.y1 for box in titles)
+
+
+def test_several_runs_share_a_chart_each_in_its_colour(run, tmp_path):
+    from olmes_monitor.report.curves import read_run
+    from olmes_monitor.report.plot import plot_sources
+
+    one, two = read_run(run, "one", others=False), read_run(run, "two", others=False)
+    figure = plot_sources([one, two], ["csqa"])
+    curves = [line for line in charts(figure)[0].get_lines() if len(line.get_xdata()) == 6]
+    assert len({line.get_color() for line in curves}) == 2
+    assert len(curves) == 4
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-2:] == ["one", "two"]
+
+
+def test_a_picture_that_cannot_be_written_is_a_record_error(run, tmp_path):
+    from olmes_monitor.errors import RecordError
+
+    for name in ("nowhere/curves.png", "curves.nonsense"):
+        with pytest.raises(RecordError, match="cannot write the picture"):
+            run.plot(tmp_path / name)

@@ -76,7 +76,11 @@
     return Math.log10(Math.max(...tokens) / Math.min(...tokens)) > 2.8 ? 1 : "D2";
   }
   const config = { displayModeBar: false, responsive: true, doubleClick: "reset", showTips: false };
-  const draw = (element, traces, extra) => Plotly.react(element, traces, layout(extra), config);
+  function draw(element, traces, extra) {
+    Plotly.react(element, traces, layout(extra), config);
+    const { width, height } = element._fullLayout;  // an element that has grown since, as when it is enlarged
+    if (Math.abs(width - element.clientWidth) > 1 || Math.abs(height - element.clientHeight) > 1) Plotly.Plots.resize(element);
+  }
 
   // ---- one task's curves: all runs, both forms, bands, floor, crossings, checkpoints
   function formTraces(curve, run, form) {
@@ -110,7 +114,7 @@
       x: keep.map((i) => curve.tokens[i]), y: keep.map((i) => level(curve.mcf[i])), mode: "lines", line: { width: 0, color: "rgba(0,0,0,0)" },
       customdata: keep.map((i) => `${signed(100 * (curve.mcf[i] - cf[i]))}${errors[i] ? ` ± ${(100 * errors[i]).toFixed(1)}` : ""}` +
         (curve.steps ? ` · step ${curve.steps[i].toLocaleString("en")}` : "")),
-      hovertemplate: `gap %{customdata}<extra></extra>`, name: "gap",
+      hovertemplate: `gap${state.y === "error" ? " in accuracy" : ""} %{customdata}<extra></extra>`, name: "gap",
     }];
   }
   const firstShown = (curve) => curve.tokens.find((t) => state.x === "linear" || t > 0);
@@ -180,6 +184,12 @@
     if (!crossing) return ["", "no verdict"];
     if (crossing.tokens === null) return [STATES[crossing.state] || crossing.state, ""];
     return [`${short(crossing.tokens)}${between(crossing)}`, `, ${STATES[crossing.state] || crossing.state}`];
+  }
+  function describeOne(words, curve, below) {
+    const [bold, rest] = brief(curve.crossings.olmes), strong = document.createElement("span");
+    strong.className = "state";
+    strong.textContent = bold;
+    words.replaceChildren(strong, rest, document.createElement("br"), below);
   }
   function describe(words, task) {
     words.textContent = "";
@@ -255,8 +265,11 @@
   const domainCards = new Map();
   function drawDomains() {
     for (const [name, element] of domainCards) {
-      const curves = data.runs.map((run, i) => [i, run.domains[name]]).filter(([, c]) => c).map(([i, c]) => [i, { ...c, own: state.norm }]);
-      element.querySelector("p").textContent = `${(curves[0][1].n || 0).toLocaleString("en")} questions; the mean over subjects`;
+      const curves = data.runs.map((run, i) => [i, run.domains[name]]).filter(([, c]) => c).map(([i, c]) => [i, { ...c, own: state.norm }])  // only OLMES's normalization is known of a domain
+       ;
+      const words = element.querySelector("p");
+      if (many) words.textContent = "";
+      else describeOne(words, curves[0][1], `${(curves[0][1].n || 0).toLocaleString("en")} questions; the mean over subjects`);
       drawCurves(element.querySelector(".plot"), curves);
     }
   }
