@@ -37,7 +37,7 @@ def _once(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(plain(as_json([source])["runs"][0]), ensure_ascii=False, allow_nan=False))
     elif arguments.csv:
-        found = {task: crossovers["olmes"] for task, curve in source.curves.items() if (crossovers := curve.crossovers)}
+        found = {task: crossovers["olmes"] for task, curve in source.rows.items() if (crossovers := curve.crossovers)}
         verdict_frame(found).to_csv(sys.stdout, index=False)
     else:
         console = Console(width=None if sys.stdout.isatty() else 100)
