@@ -23,15 +23,16 @@ class Courier:
     def __init__(self, name: str, patience: float = PATIENCE) -> None:
         """`name`: of the tracker, for the log. The thread starts with the first call and ends with the process."""
         self.name, self.patience = name, patience
-        self._calls: queue.SimpleQueue[tuple[Callable[[], None], str, threading.Event]] = queue.SimpleQueue()
+        # Made at the first call: trainers that spawn their ranks pickle what they are given before.
+        self._calls: queue.SimpleQueue[tuple[Callable[[], None], str, threading.Event]] | None = None
         self._last: threading.Event | None = None
-        self._thread: threading.Thread | None = None
 
     def call(self, action: Callable[[], None], what: str) -> None:
         """Hand a call over. `what`: what the tracker is to get, for the warning if it refuses."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=f"olmes_monitor to {self.name}", daemon=True)
-            self._thread.start()
+        if self._calls is None:
+            self._calls = queue.SimpleQueue()
+            name = f"olmes_monitor to {self.name}"
+            threading.Thread(target=self._work, args=(self._calls,), name=name, daemon=True).start()
         behind = self._last is not None and not self._last.is_set()
         done = self._last = threading.Event()
         self._calls.put((action, what, done))
@@ -49,9 +50,9 @@ class Courier:
         logger.warning("%s has not answered after %g seconds more; the local record has everything", self.name, seconds)
         return False
 
-    def _work(self) -> None:
+    def _work(self, calls: queue.SimpleQueue[tuple[Callable[[], None], str, threading.Event]]) -> None:
         while True:
-            action, what, done = self._calls.get()
+            action, what, done = calls.get()
             try:
                 action()
             except Exception as error:

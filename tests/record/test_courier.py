@@ -1,6 +1,7 @@
 """A tracker that hangs costs a few seconds, once; what it should get reaches it in order when it answers again."""
 
 import logging
+import pickle
 import threading
 import time
 
@@ -85,6 +86,12 @@ def test_an_error_is_a_warning_in_time_and_late_and_the_next_call_is_made(caplog
     assert got == [4]
     for row in ("row 1", "row 3"):
         assert f"W&B refused {row} (ConnectionError: down); the local record has it" in caplog.text
+
+
+def test_a_sink_can_be_pickled_before_training_as_spawning_trainers_do():
+    copy = pickle.loads(pickle.dumps(WandbSink(artifact=True)))
+    copy({"olmes/tokens": 0})
+    assert copy._artifact
 
 
 def test_callables_and_other_trackers_are_called_on_the_training_thread():
