@@ -32,7 +32,7 @@ from olmes_monitor.suite.suites import task_digest
 
 logger = logging.getLogger("olmes_monitor")
 
-FORMAT = 2
+FORMAT = 3
 """Raised when the files below change, or when encoding or packing come to give other results for the same input."""
 KEPT = 200
 """Files that stay, the newest: a suite and a tokenizer take forty of them, in `monitor` of some 500 KB each."""

@@ -51,7 +51,7 @@ class PackedRow:
 
 
 def pack(requests: Sequence[Encoded], budget: int, max_reads: int | None = None) -> list[PackedRow]:
-    """Rows of at most `budget` tokens (trunks and single longer prompts apart), each after the trunk it stands on.
+    """Rows of at most `budget` tokens (longer tails of single prompts apart), each after the trunk it stands on.
 
     `max_reads`: most places of a row to read (a single prompt with more apart), if their logits must be few.
     """
@@ -131,9 +131,11 @@ class _Packer:
         """Pack lists[a:b] after a trunk of `depth` tokens."""
         common = int(self.shared[a + 1 : b].min()) if b - a > 1 else depth
         if self._too_large(a, b, depth) and common - depth >= MIN_TRUNK:
-            ids = [self.lists[a][:common]]
-            self.found.append(_Building(trunk, depth, True, ids, np.array([a]), np.array([depth])))
-            trunk, depth = len(self.found) - 1, common
+            # A trunk longer than a row is forwarded in pieces, each on the one before.
+            for end in (*range(depth + self.budget, common, self.budget), common):
+                ids = [self.lists[a][:end]]
+                self.found.append(_Building(trunk, depth, True, ids, np.array([a]), np.array([depth])))
+                trunk, depth = len(self.found) - 1, end
         apart = 1 + np.flatnonzero(self.shared[a + 1 : b] < depth + MIN_TRUNK)
         starts = np.concatenate([[a], a + apart, [b]])
         first, last = starts[:-1], starts[1:]

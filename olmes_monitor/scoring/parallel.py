@@ -96,6 +96,10 @@ class Ranks:
         """Sum of one integer over the ranks."""
         return self._reduce(value, dist.ReduceOp.SUM)
 
+    def total(self, value: int) -> int:
+        """Sum of one integer over the parts: what a tensor-parallel group does together counts once."""
+        return self.sum(value if self.leads else 0)
+
     def max(self, value: int) -> int:
         """Largest of one integer over the ranks."""
         return self._reduce(value, dist.ReduceOp.MAX)

@@ -67,8 +67,8 @@ class Work:
         self.most_calls = self.ranks.max(len(self.calls))
         fillers = (self.most_calls - len(self.calls)) if self.sharded else 0
         own = sum(call.tokens for job in self.jobs for call in job.calls)
-        self.tokens = self.ranks.sum(own + fillers * filler(self.max_length).tokens)
-        self.forwards = self.ranks.sum(len(self.calls) + fillers)
+        self.tokens = self.ranks.total(own + fillers * filler(self.max_length).tokens)
+        self.forwards = self.ranks.total(len(self.calls) + fillers)
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Rounds:
             self._go_on(results)
         values = work.ranks.gather(np.concatenate(self._values), np.concatenate([job.own for job in work.jobs]))
         if self.spent.retries:
-            self.spent.tokens, self.spent.forwards = work.ranks.sum(self._tokens), work.ranks.sum(self._forwards)
+            self.spent.tokens, self.spent.forwards = work.ranks.total(self._tokens), work.ranks.total(self._forwards)
             work.plan(work.batch_tokens)
         else:
             self.spent.tokens, self.spent.forwards = work.tokens, work.forwards

@@ -131,6 +131,11 @@ class Scorer:
         """Tokens that an evaluation forwards, over all ranks, padding and fillers included."""
         return self.work.tokens
 
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of one forward call, as they stand: memory that ran out has halved them."""
+        return self.work.batch_tokens
+
     def evaluate(self, point: Point, progress: Progress | None = None) -> Evaluation:
         """Score the whole suite as the model stands. A collective: all ranks call it and get the same result.
 

@@ -45,6 +45,7 @@ def evaluate_all(rank, tokenizer):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_all_numbers_are_those_of_one_process(size, tokenizer):
     """7 questions are shared unevenly; 1 question leaves ranks without work."""
