@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,8 @@ def read_shards(path: Path, allow_pickle: bool = False) -> dict[str, Tensor]:
             def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
                 return metadata
 
+        # Reading in one process is what is meant here, in a job of many ranks too.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         dcp.load(found, storage_reader=Reader(folder), planner=planner, no_dist=True)
     return {names[key]: tensor for key, tensor in found.items()}

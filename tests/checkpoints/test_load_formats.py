@@ -123,9 +123,10 @@ def test_shards_of_two_ranks_are_read_by_one_process(level, tmp_path):
     assert why_incomplete(found) == ("its index .metadata is missing (it is written last)", True)
 
 
+@pytest.mark.slow  # two processes of its own: Lightning ends their process group
 def test_lightnings_sharded_folders(tmp_path):
     folder = tmp_path / "ckpts"
-    run_ranks(fit_lightning, 2, str(folder))
+    run_ranks(fit_lightning, 2, str(folder), fresh=True)
     whole = torch.load(folder / "whole.pt")
     (folder / "whole.pt").unlink()
     first, second = find_checkpoints([folder], tokens_per_step=72)
