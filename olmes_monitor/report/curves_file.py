@@ -122,16 +122,15 @@ def _curve(rows: pd.DataFrame, task: str, questions: Mapping[str, int], path: Pa
     return Curve(tokens, steps, mcf, cf={OWN: cf}, crossovers=crossovers, n=n, floor=floor, **errors)
 
 
-def questions_from(accuracies: ArrayLike, decimals: int = 6) -> int | None:
-    """The number of questions that accuracies with `decimals` decimals, each a count over it, give away.
+def questions_from(accuracies: ArrayLike) -> int | None:
+    """The number of questions that accuracies give away, each being a count over it, rounded to some decimals.
 
-    The smallest n of which all of them are multiples, if chance would not make them so; else None (macro averages,
-    rounded percentages, a few values only).
+    The smallest n of which all of them are multiples, if chance or the rounding would not make them so; else None: for
+    macro averages, percentages with few decimals, a few values only.
     """
     values = np.unique(np.asarray(accuracies, dtype=np.float64))
     values = values[np.isfinite(values) & (values > 0) & (values < 1)]
-    if len(values) < 3:
-        return None
+    decimals = next((d for d in range(1, 9) if np.allclose(values, np.round(values, d), rtol=0, atol=1e-9)), 9)
     n = np.arange(2, MOST)
     near = n * 0.6 * 10.0**-decimals  # how far a rounded count/n, times n, may be from the count; float32 adds a little
     # A random value lies that near a whole number with probability 2·near; all of them, for one of the n counts tried:
