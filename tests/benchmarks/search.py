@@ -21,6 +21,7 @@ from olmes_monitor.measure.crossover import Crossover, find_crossover
 CHECKPOINTS = 200
 QUESTIONS = 500
 FLOOR = 0.27
+"""What MCF must exceed beside CF, as four choices of uneven label frequency have it."""
 TOKENS = (np.arange(CHECKPOINTS) + 1) * 10**9
 
 
