@@ -23,7 +23,7 @@ from olmes_monitor.report.terminal import format_tokens
 from olmes_monitor.schedule import Schedule, Tokens
 from olmes_monitor.scoring.parallel import Failure
 from olmes_monitor.scoring.score import Scorer, versions
-from olmes_monitor.state import attempts, check_suite, holds, tokens_at
+from olmes_monitor.state import attempts, check_suite, last_evaluated, tokens_at
 from olmes_monitor.suite import Suite, load_suite
 from olmes_monitor.telling import Teller
 
@@ -218,7 +218,8 @@ class Monitor:
         evaluation.cost["overhead"] = (finished - started) / max(finished - self._since, 1e-9)
         self._since = finished
         self._keep(evaluation)
-        if evaluation.scores is None and self.on_error == "raise":
+        # Without the other ranks training cannot go on either: better ended in words than in its next collective.
+        if evaluation.scores is None and (self.on_error == "raise" or self.ranks.lost):
             raise EvaluationError(evaluation.problems["evaluation"])
         return evaluation if evaluation.scores is not None else None
 
@@ -295,18 +296,20 @@ class Monitor:
         return read_lines(record) if record.exists() else []
 
     def _look_back(self) -> None:
-        """What the record knows of this run's earlier attempts: that they asked the same, how many, whether this point."""
+        """What the record knows of this run's earlier attempts: that they asked the same, how many, up to which point."""
 
-        def look() -> tuple[int, bool]:
+        def look() -> tuple[int, int]:
             lines, suite = self._lines(), self.scorer.suite
             if self.tokens > 0:
                 check_suite(lines, suite, self.out / "olmes" / LINES)
-            return attempts(lines, suite.fingerprint), holds(lines, suite.fingerprint, self.tokens)
+            last = last_evaluated(lines, suite.fingerprint, self.tokens)
+            return attempts(lines, suite.fingerprint), -1 if last is None else last
 
-        before, held = self._on_main(look, "checking the record") or (0, False)
-        self.attempt = 1 + self.ranks.sum(before)
-        if self.ranks.sum(int(held)) and self.tokens > 0:
-            self._evaluated = self.tokens
+        before, last = self._on_main(look, "checking the record") or (0, 0)
+        self.attempt, last = 1 + self.ranks.sum(before), self.ranks.sum(last)
+        # The record may know of an evaluation that the checkpoint does not: the one of the checkpoint's own point.
+        if self.tokens > 0 and last >= 0:
+            self._evaluated = max(last, self._evaluated or 0)
 
     def _try_on_main(self, action: Callable[[], Any], what: str) -> Any:
         """Write on rank 0. A record that cannot be written stops training only under "raise"."""

@@ -42,9 +42,10 @@ def live(lines: Sequence[Line], fingerprint: str) -> list[Line]:
     return found
 
 
-def holds(lines: Sequence[Line], fingerprint: str, tokens: int) -> bool:
-    """Whether the curve has a point at this very token count."""
-    return any(line["point"]["tokens"] == tokens for line in live(lines, fingerprint))
+def last_evaluated(lines: Sequence[Line], fingerprint: str, tokens: int) -> int | None:
+    """The curve's last point that lies not beyond `tokens`; None if there is none."""
+    points = (line["point"]["tokens"] for line in live(lines, fingerprint))
+    return max((point for point in points if point <= tokens), default=None)
 
 
 def tokens_at(lines: Sequence[Line], fingerprint: str, step: int) -> tuple[int, bool] | None:

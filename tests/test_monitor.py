@@ -70,9 +70,8 @@ def test_a_failed_evaluation_is_recorded_and_training_goes_on(suite, tokenizer, 
     hook = llama.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("no memory")))
     with caplog.at_level(logging.WARNING, "olmes_monitor"):
         assert monitor.step(tokens=1000) is None
-    assert (
-        "evaluation at 1,000 tokens is missing: rank 0 of 1 failed in boxes cf: RuntimeError: no memory" in caplog.text
-    )
+    assert "evaluation at 1,000 tokens is missing: rank 0 of 1 failed in boxes cf" in caplog.text
+    assert "RuntimeError: no memory" in caplog.text
     hook.remove()
     assert monitor.step(tokens=1000) is not None
     assert [row["olmes/tokens"] for row in rows] == [0, 2000]
@@ -192,7 +191,85 @@ def test_an_evaluation_that_costs_much_of_the_training_says_so_before_the_first_
     dear = quiet(llama, tokenizer, suite, tmp_path / "b", every=cheap.scorer.tokens, at_start=False)
     with caplog.at_level(logging.WARNING, "olmes_monitor"):
         dear.start()
+    forwarded = f"{cheap.scorer.tokens:,}"
     assert "an evaluation costs 33 % of the training compute" in caplog.text
+    assert f"it forwards {forwarded} tokens, and the shortest interval trains on {forwarded}" in caplog.text
+
+
+def test_an_interval_shorter_than_a_step_is_said_once(suite, tokenizer, llama, tmp_path, caplog):
+    monitor = quiet(llama, tokenizer, suite, tmp_path, every="1M", at=[100], at_start=False)
+    with caplog.at_level(logging.WARNING, "olmes_monitor"):
+        monitor.start()
+        caplog.clear()
+        monitor.step(tokens=101)
+        monitor.step(tokens=101)
+    assert caplog.text.count("one optimizer step feeds 101 tokens, more than the 100 between two scheduled points") == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"every": "1B"}, "an evaluation every 1B tokens, "),
+        (
+            {"every": "geometric:1M,1.5", "at": [5, 7]},
+            "at 1M tokens and each 1.5-fold from there, at 2 given token counts, ",
+        ),
+        ({"every": None, "at_checkpoints": True}, "an evaluation at each saved checkpoint; record in"),
+        ({"every": None}, "an evaluation at the start and the end only; record in"),
+    ],
+)
+def test_the_first_line_says_the_schedule(suite, tokenizer, llama, tmp_path, settings, words):
+    assert words in quiet(llama, tokenizer, suite, tmp_path, **settings).describe()
+
+
+def test_a_checkpoint_is_named_by_its_points_evaluation_whichever_came_first(suite, tokenizer, llama, tmp_path):
+    monitor = quiet(llama, tokenizer, suite, tmp_path, at_end=False)
+    monitor.start()
+    monitor.step(tokens=1000)
+    assert monitor.saved("step1") is None  # evaluated before it was saved
+    monitor.step(tokens=500)
+    monitor.saved(tmp_path / "step2")  # saved, not evaluated
+    monitor.evaluate()  # and then evaluated after all
+    monitor.step(tokens=500)
+    monitor.saved(None)  # saved nobody knows where
+    run = load_run(tmp_path)
+    saved = {e.point.tokens: e.point.checkpoint for e in run.evaluations}
+    assert saved == {0: None, 1000: "step1", 1500: str(tmp_path / "step2"), 2000: None}
+
+
+def test_each_saved_checkpoint_is_evaluated_if_asked(suite, tokenizer, llama, tmp_path):
+    monitor = quiet(llama, tokenizer, suite, tmp_path, every=None, at_checkpoints=True)
+    with monitor:
+        for step in range(1, 5):
+            monitor.step(tokens=100)
+            if step in (2, 3):
+                assert monitor.saved(f"step{step}").point.checkpoint == f"step{step}"
+                assert monitor.saved(f"again{step}") is None
+    saved = [(e.point.tokens, e.point.checkpoint) for e in load_run(tmp_path).evaluations]
+    assert saved == [(0, None), (200, "again2"), (300, "again3"), (400, None)]
+
+
+def test_a_checkpoint_that_cannot_be_noted_does_not_stop_training(
+    suite, tokenizer, llama, tmp_path, caplog, monkeypatch
+):
+    monitor = quiet(llama, tokenizer, suite, tmp_path)
+    monitor.start()
+
+    def full(self, name, checkpoint):
+        raise RecordError("no space left")
+
+    monkeypatch.setattr(type(monitor._recorder), "amend", full)
+    with caplog.at_level(logging.WARNING, "olmes_monitor"):
+        monitor.saved("here")
+    assert "the checkpoint here is not on disk: no space left" in caplog.text
+
+
+def test_a_name_goes_into_the_rows_and_not_into_the_record(suite, tokenizer, llama, tmp_path):
+    rows = []
+    with quiet(llama, tokenizer, suite, tmp_path, log=rows.append, name="big", at_end=False):
+        pass
+    assert {"olmes/tokens", "olmes/step", "olmes/big/seconds", "olmes/big/stderr/cf/boxes"} <= rows[0].keys()
+    assert "olmes/cf/boxes" in load_run(tmp_path).evaluations[0].metrics
 
 
 def test_a_run_that_never_evaluated_ends_without_an_error(suite, tokenizer, llama, tmp_path, caplog):
