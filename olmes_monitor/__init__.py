@@ -25,6 +25,7 @@ _HOME = {
     "Evaluation": "olmes_monitor.record",
     "Point": "olmes_monitor.record",
     "find_crossover": "olmes_monitor.measure",
+    "compare_crossovers": "olmes_monitor.record.compare",
     "Crossover": "olmes_monitor.measure",
     "OLMESError": "olmes_monitor.errors",
 }
@@ -42,6 +43,7 @@ __all__ = [
     "Suite",
     "Task",
     "__version__",
+    "compare_crossovers",
     "find_crossover",
     "load_run",
     "load_suite",
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from olmes_monitor.measure import Crossover, find_crossover
     from olmes_monitor.monitor import Monitor
     from olmes_monitor.record import Evaluation, Point, Run, load_run
+    from olmes_monitor.record.compare import compare_crossovers
     from olmes_monitor.schedule import Schedule
     from olmes_monitor.scoring.score import score
     from olmes_monitor.suite import Question, Suite, Task, load_suite

@@ -50,9 +50,9 @@ def next_point(
     """Tokens of the next evaluation after the one at `tokens`: a multiple of `every`, or nearer.
 
     curves: for each task whose crossing is not confirmed yet, its evaluations so far, by tokens. extra: evaluations so far
-    between which and the one before lay no multiple of `every`. floor: the smallest spacing, every/8 by default. cap: the extra ones' largest
-    share of the regular ones: of those up to `planned` tokens, the run's end, if it is given and still ahead, else of those
-    so far, so that the share holds whenever the run ends.
+    between which and the one before lay no multiple of `every`. floor: the smallest spacing, every/8 by default. cap:
+    the extra ones' largest share of the regular ones: of those up to `planned` tokens, the run's end, if it is given and
+    still ahead, else of those so far, so that the share holds whenever the run ends.
 
     The spacing is every, every/2, every/4, … not below the floor, the smallest that any task asks for (`spacing`); points
     lie on its multiples, so the regular ones are always among them. The same numbers give the same answer on every rank.
