@@ -42,8 +42,8 @@ class CrossoverEvent:
 
     @property
     def text(self) -> str:
-        """One sentence: the verdict, and after which evaluation."""
-        return f"{crossover_line(self.task, self.crossover)} ({self.new} at {format_tokens(self.point.tokens)} tokens)"
+        """One sentence: after which evaluation, and the verdict."""
+        return f"after {format_tokens(self.point.tokens)} tokens: {crossover_line(self.task, self.crossover)}"
 
 
 Hook = Callable[[CrossoverEvent], object]

@@ -84,8 +84,7 @@ def test_an_event_says_it_in_words(tmp_path):
     verdicts = Verdicts(tmp_path, FINGERPRINT)
     event = next(event for event in verdicts.update(Point(7 * 10**9)) if event.task == "arc_easy")
     assert event.title == "arc_easy: crossover confirmed"
-    assert event.text.startswith("MCF overtook CF on arc_easy at 3.")
-    assert event.text.endswith("(confirmed at 7B tokens)")
+    assert event.text.startswith("after 7B tokens: MCF overtook CF on arc_easy at 3.")
     assert (event.old, event.point.tokens, event.crossover.state) == (None, 7 * 10**9, "confirmed")
 
 
