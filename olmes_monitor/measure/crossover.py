@@ -24,9 +24,9 @@ with values, or MCF leads from the first on, but not clearly."""
 
 Floats = NDArray[np.float64]
 
-SETBACK = 0.5
-"""Standard errors (of the noise that neighbours do not share) below zero at which the smoothed lead is lost for a while:
-the crossing that is reported is the last one after which it never was, within the interval."""
+SETBACK = 0.6
+"""Standard errors below zero at which the smoothed lead is lost for a while: the crossing that is reported is the one after
+the last such place, if the interval holds it."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +148,11 @@ def _analyse(x: Floats, lead: Floats, covariance: Floats, k: int, samples: int, 
     covariance = covariance if known else np.zeros_like(covariance)
     noise = _noise(x, lead, covariance)
     kept, curve, shared = x[noise.keep], lead[noise.keep], covariance[np.ix_(noise.keep, noise.keep)]
-    independent = noise.jitter + noise.flips
     pilot = begins(curve[None], BEHIND * np.sqrt(np.diag(shared) + noise.jitter))[0]
-    rows = smoother(kept, width(kept, curve, int(pilot), independent))
-    fitted, squares = rows @ curve, np.sum(rows**2, axis=1)
-    behind = BEHIND * np.sqrt(np.einsum("te,te->t", rows @ shared, rows) + noise.jitter * squares)
+    rows = smoother(kept, width(kept, curve, int(pilot), noise.jitter + noise.flips))
+    fitted = rows @ curve
+    spread = np.sqrt(np.einsum("te,te->t", rows @ shared, rows) + noise.jitter * np.sum(rows**2, axis=1))
+    behind = BEHIND * spread
     before = int(begins(fitted[None], behind)[0])
     confirmed, lost = _stands(x, lead, covariance, k) if known else (None, False)
     if confirmed is None and fitted[-1] <= 0:
@@ -163,8 +163,10 @@ def _analyse(x: Floats, lead: Floats, covariance: Floats, k: int, samples: int, 
         if before == len(kept) - 1:  # the lead has sunk to zero since it was clear: it began before that
             until = int(np.searchsorted(noise.keep, confirmed, side="right"))
             before = int(begins(fitted[None, :until], behind[:until])[0])
-        late = int(begins(fitted[None], SETBACK * np.sqrt(independent * squares))[0])
-        before = before if late == len(kept) - 1 else late
+        late = int(begins(fitted[None], SETBACK * spread)[0])
+        before = (
+            late if late < (len(kept) - 1 if confirmed is None else np.searchsorted(noise.keep, confirmed)) else before
+        )
         at = float(zeros(kept, fitted[None], np.array([before]))[0])
         if known:
             draws = resample.draws(shared, noise.jitter, samples, np.random.default_rng(seed))
@@ -217,9 +219,9 @@ def _interval(
 ) -> tuple[float | None, float | None]:
     """The middle `level` of the curves' crossings; an end that lies outside the evaluations is None."""
     found = np.sort(zeros(x, curves, begins(curves, behind.astype(np.float32))))
-    tail = (1 - level) / 2
-    ends = found[math.floor(tail * (len(found) - 1))], found[math.ceil((1 - tail) * (len(found) - 1))]
-    return tuple(float(end) if math.isfinite(end) else None for end in ends)  # type: ignore[return-value]
+    beyond = math.floor((1 - level) / 2 * (len(found) - 1))  # as many lie below lo, and as many above hi
+    lo, hi = float(found[beyond]), float(found[-1 - beyond])
+    return lo if math.isfinite(lo) else None, hi if math.isfinite(hi) else None
 
 
 def _p_value(lead: Floats, covariance: Floats, jitter: float, start: int) -> float:

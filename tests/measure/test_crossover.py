@@ -228,6 +228,27 @@ def test_equal_macro_averages_are_equal_whatever_the_rounding():
     assert find_crossover([1, 2], cf, mcf, subjects=subjects).state == "not_reached"
 
 
+def test_whatever_the_curve_the_parts_of_an_answer_fit_together():
+    generator = np.random.default_rng(3)
+    seen = set()
+    for _ in range(150):
+        n = int(generator.integers(2, 40))
+        walk = np.cumsum(generator.normal(0.002, 0.03, n)) - 0.05 + generator.normal(0, 0.02, n)
+        walk[generator.random(n) < 0.05] = NAN
+        found = cross(np.clip(walk, -0.5, 0.5), tokens=np.cumsum(generator.integers(1, 99, n)), samples=200)
+        seen.add(found.state)
+        assert (found.tokens is None) == (found.state not in ("tentative", "confirmed"))
+        assert (found.confirmed is None) == (found.state not in ("confirmed", "from_start"))
+        if found.tokens is None:
+            assert (found.lo, found.hi) == (None, None)
+            continue
+        assert found.evaluated[0] <= found.tokens <= found.evaluated[-1]
+        assert (found.lo or 0) <= found.tokens <= (found.hi or found.evaluated[-1])
+        assert found.confirmed is None or found.tokens <= found.confirmed
+        assert 0 <= found.p_value <= 1
+    assert seen == {"not_reached", "tentative", "confirmed", "from_start", "reverted", "undecided"}
+
+
 def test_the_same_input_gives_the_same_answer_and_level_widens_it():
     found = cross(RISE, noise=0.01)
     assert cross(RISE, noise=0.01) == found
