@@ -62,11 +62,17 @@ class Opened:
         return self.page.eval_on_selector_all("#tasks .card:not([hidden])", "cards => cards.map(c => c.dataset.task)")
 
 
+@pytest.fixture(scope="module")
+def loaded(browser, pages):
+    return Opened(browser, pages / "one.html")
+
+
 @pytest.fixture
-def one(browser, pages):
-    opened = Opened(browser, pages / "one.html")
-    yield opened
-    opened.page.context.close()
+def one(loaded):
+    """The page of one run with nothing chosen; loaded once, since parsing plotly takes longer than what is tested."""
+    loaded.page.evaluate("location.hash = ''; document.querySelector('#bias-task').selectedIndex = 0")
+    loaded.page.evaluate("dispatchEvent(new Event('hashchange'))")
+    return loaded
 
 
 def test_it_loads_without_a_word_or_a_request_and_no_text_becomes_code(one):
