@@ -17,6 +17,7 @@ from olmes_monitor import __version__
 from olmes_monitor.errors import RecordError
 from olmes_monitor.report import page_html
 from olmes_monitor.report.curves import Source
+from olmes_monitor.report.page_compare import compare_sources
 from olmes_monitor.report.page_data import page_data
 
 
@@ -32,6 +33,7 @@ def page(sources: Sequence[Source], *, refresh: float | None = None, repeat: str
 
     data = json.dumps(page_data(sources), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     scripts = {"plotly": get_plotlyjs(), "script": _asset("page.js")}
+    pairs = compare_sources(sources)
     made = time.strftime("%Y-%m-%d %H:%M", time.gmtime()) + " UTC"
     return Template(_asset("page.html")).substitute(
         scripts,
@@ -44,11 +46,11 @@ def page(sources: Sequence[Source], *, refresh: float | None = None, repeat: str
         title=html.escape(page_html.title(sources)),
         refresh=f' data-refresh="{refresh:g}"' if refresh else "",
         eyebrow=page_html.eyebrow(sources, made, refresh),
-        verdict=page_html.verdict(sources),
+        verdict=page_html.verdict(sources, pairs),
         notes=page_html.notes(sources),
         norms=page_html.normalizations(sources),
         legend=page_html.legend(sources),
-        sections="\n".join(page_html.sections(sources, repeat)),
+        sections="\n".join(page_html.sections(sources, pairs, repeat)),
     )
 
 

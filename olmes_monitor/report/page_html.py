@@ -12,6 +12,8 @@ import numpy as np
 from olmes_monitor.measure.domains import domains_of
 from olmes_monitor.record.run import AVERAGE
 from olmes_monitor.report.curves import OWN, Curve, Source
+from olmes_monitor.report.page_compare import Pair, heading
+from olmes_monitor.report.page_compare import section as compared
 from olmes_monitor.report.page_data import DOMAIN_NAMES
 from olmes_monitor.report.words import crossover_line, format_tokens, interval_words
 
@@ -51,7 +53,7 @@ def eyebrow(sources: Sequence[Source], made: str, refresh: float | None) -> str:
     return " · ".join(parts)
 
 
-def verdict(sources: Sequence[Source]) -> str:
+def verdict(sources: Sequence[Source], pairs: Sequence[Pair] = ()) -> str:
     """The verdict, first of all: of the average, or of the only task; one line a run where there are several."""
     if len(sources) == 1:
         return f"<h1>{_headline(sources[0])}</h1>\n<p class='lead'>{_lead(sources[0])}</p>"
@@ -59,7 +61,7 @@ def verdict(sources: Sequence[Source]) -> str:
         f'<li data-run="{number}"><strong>{escape(source.name)}</strong>: {_headline(source)}. {_lead(source)}</li>'
         for number, source in enumerate(sources)
     )
-    return f"<h1>{_compared(sources)}</h1>\n<ul class='verdicts lead'>{lines}</ul>"
+    return f"<h1>{heading(sources, pairs)}</h1>\n<ul class='verdicts lead'>{lines}</ul>"
 
 
 def _headline(source: Source) -> str:
@@ -110,21 +112,6 @@ def _sureness(crossover: Crossover) -> str:
     if crossover.state == "confirmed":
         return "confirmed" + (f" at {format_tokens(confirmed)} tokens" if confirmed else "")
     return "tentative: from there on MCF is ahead, but not yet by enough evaluations to be sure"
-
-
-def _compared(sources: Sequence[Source]) -> str:
-    """Which run crossed first, if their intervals are apart."""
-    found = {source.name: source.headline for source in sources}
-    crossed = sorted(
-        ((line[1].tokens, name, line[1]) for name, line in found.items() if line and line[1].tokens is not None),
-        key=lambda row: row[:2],
-    )
-    if len(crossed) < 2:
-        return f"{len(crossed)} of {len(sources)} runs has crossed" if crossed else "No run has crossed yet"
-    (at, name, early), (late_at, late_name, late) = crossed[0], crossed[-1]
-    if early.hi is None or late.lo is None or early.hi >= late.lo:
-        return f"{len(crossed)} of {len(sources)} runs have crossed; which first is not clear, their intervals overlap"
-    return f"{escape(name)} crossed {format_tokens(late_at - at)} tokens before {escape(late_name)}"
 
 
 def notes(sources: Sequence[Source]) -> str:
@@ -178,12 +165,13 @@ def legend(sources: Sequence[Source]) -> str:
     return f'<ul class="legend">{"".join(rows)}</ul>'
 
 
-def sections(sources: Sequence[Source], repeat: str) -> Iterable[str]:
+def sections(sources: Sequence[Source], pairs: Sequence[Pair], repeat: str) -> Iterable[str]:
     """Everything below the curves."""
     yield (
         '<h2 id="order">In which order the tasks crossed</h2><p>Each task’s crossing with its interval; hollow while '
         'tentative, a triangle where there is none.</p><div class="card"><div class="plot tall" id="emergence"></div></div>'
     )
+    yield compared(pairs)
     yield '<h2 id="latest">The latest evaluation</h2>' + "".join(table(source) for source in sources)
     yield (
         f'<p class="foot">{BETTER} the better form, which is the OLMES score: OLMES takes, task by task, the better of CF '

@@ -11,6 +11,7 @@ from made_runs import NASTY
 from olmes_monitor.errors import RecordError
 from olmes_monitor.measure import Crossover
 from olmes_monitor.record import load_run
+from olmes_monitor.record.compare import compare_crossovers, comparison_line
 from olmes_monitor.report import page_html
 from olmes_monitor.report.curves import Source, read_run
 from olmes_monitor.report.page import page, write_page
@@ -112,7 +113,17 @@ def test_it_says_how_it_was_measured_and_how_to_repeat_it(text, run):
     assert "18 evaluations took 3.3 min, 11.0 s each, 0.4 % of the wall time" in words
 
 
-def test_several_runs_are_compared_only_where_their_intervals_are_apart(runs):
+def test_two_runs_over_the_same_questions_are_compared_by_their_paired_interval(runs):
+    early, late = (read_run(load_run(runs / name), name, others=False) for name in ("early", "late"))
+    words = " ".join("".join(Reader(page([early, late])).words).split())
+    found = compare_crossovers(early.run, late.run)
+    assert found["average"].lo > 0
+    for comparison in found.values():
+        assert comparison_line(comparison, "early", "late") in words
+    assert words.index("late crossed") < words.index("Both curves of every task")
+
+
+def test_runs_over_unknown_questions_are_compared_only_where_their_intervals_are_apart(runs):
     early, late = (read_run(load_run(runs / name), name, others=False) for name in ("early", "late"))
     assert late.curves["average"].crossovers["olmes"].lo is not None
     words = page_html.verdict([early, late])
