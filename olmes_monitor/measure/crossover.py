@@ -155,18 +155,18 @@ def _analyse(x: Floats, lead: Floats, covariance: Floats, k: int, samples: int, 
     behind = BEHIND * spread
     before = int(begins(fitted[None], behind)[0])
     confirmed, lost = _stands(x, lead, covariance, k) if known else (None, False)
-    if confirmed is None and fitted[-1] <= 0:
+    end = len(kept) - 1 if confirmed is None else int(np.searchsorted(noise.keep, confirmed))
+    faded = confirmed is not None and before == len(kept) - 1
+    if faded:  # the lead has sunk to zero since it was clear: it began before that
+        before = min(int(begins(fitted[None, : end + 1], behind[: end + 1])[0]), end - 1)
+    elif confirmed is None and fitted[-1] <= 0:
         before = len(kept) - 1
-    state = _state(noise.keep, before, confirmed, lost, doubt=bool(np.all(lead[-k:] <= 0)))
+    doubt = faded or bool(np.all(lead[-k:] <= 0))
+    state = _state(noise.keep, before, None if doubt else confirmed, lost)
     at = lo = hi = p_value = None
     if state in ("tentative", "confirmed"):
-        if before == len(kept) - 1:  # the lead has sunk to zero since it was clear: it began before that
-            until = int(np.searchsorted(noise.keep, confirmed, side="right"))
-            before = int(begins(fitted[None, :until], behind[:until])[0])
         late = int(begins(fitted[None], SETBACK * spread)[0])
-        before = (
-            late if late < (len(kept) - 1 if confirmed is None else np.searchsorted(noise.keep, confirmed)) else before
-        )
+        before = late if late < end else before
         at = float(zeros(kept, fitted[None], np.array([before]))[0])
         if known:
             draws = resample.draws(shared, noise.jitter, samples, np.random.default_rng(seed))
@@ -203,15 +203,14 @@ def _stands(x: Floats, lead: Floats, covariance: Floats, k: int) -> tuple[int | 
     return runs(clear(lead, covariance, jitter, flips, k), clear(-lead, covariance, jitter, flips, k))
 
 
-def _state(keep: NDArray[np.int64], before: int, confirmed: int | None, lost: bool, doubt: bool) -> State:
+def _state(keep: NDArray[np.int64], before: int, confirmed: int | None, lost: bool) -> State:
     """keep: numbers of the evaluations that are no spikes. before: which of them is the last before the lasting run.
-    doubt: whether none of the last k evaluations has a lead."""
+    confirmed: the evaluation that made the lead clear, None if none did or it is in doubt."""
     if before == len(keep) - 1:
-        return "tentative" if confirmed is not None else "reverted" if lost else "not_reached"
-    sure = confirmed is not None and not doubt
+        return "reverted" if lost else "not_reached"
     if before < 0:
-        return "from_start" if sure else "undecided"
-    return "confirmed" if sure and keep[before] < confirmed else "tentative"
+        return "undecided" if confirmed is None else "from_start"
+    return "tentative" if confirmed is None or keep[before] >= confirmed else "confirmed"
 
 
 def _interval(

@@ -105,6 +105,6 @@ def zeros(x: Floats, curves: NDArray[np.floating], before: NDArray[np.int64]) ->
     rows = np.arange(len(curves))
     low, high = curves[rows, left], curves[rows, np.minimum(left + 1, len(x) - 1)]
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.clip(np.where(inside, -low / (high - low), 0), 0, 1)
+        share = np.clip(np.nan_to_num(np.where(inside, -low / (high - low), 0), nan=1), 0, 1)
     found = x[left] + share * (x[np.minimum(left + 1, len(x) - 1)] - x[left])
     return np.where(inside, found, np.where(before < 0, -np.inf, np.inf))

@@ -228,7 +228,7 @@ CROSS = {
 }
 STEADY = {
     f"0.5 points an evaluation, {n} questions, jitter {jitter:g}": Scenario(n, 100, jitter, slope=0.5)
-    for n in (10_000, 1000)
+    for n in (3000, 1000)
     for jitter in (0, 0.5, 1)
 }
 NEVER = (

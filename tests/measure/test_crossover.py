@@ -108,6 +108,13 @@ def test_a_confirmed_lead_that_sinks_to_nothing_is_tentative_again():
     assert found.lo < found.tokens
 
 
+def test_a_lead_from_the_start_that_sinks_to_nothing_is_undecided():
+    assert cross([0.1] * 8, noise=0.002).state == "from_start"
+    found = cross([0.1] * 8 + [-0.02] * 45, noise=0.002)
+    assert (found.state, found.tokens) == ("undecided", None)
+    assert cross([0.1] * 8 + [-0.1] * 8, noise=0.002).state == "reverted"
+
+
 def test_ahead_from_the_first_evaluation_has_no_token_count():
     found = cross([0.1, 0.1, 0.2])
     assert (found.state, found.tokens, found.step, found.lo, found.hi) == ("from_start", None, None, None, None)
