@@ -237,6 +237,7 @@ def test_evaluations_that_a_scan_adds_in_the_middle_are_appended():
 
 
 def test_the_command_says_what_it_did(folder, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("wandb_workspaces")
     write_rise(folder, RISE[:2])
     monkeypatch.setattr("wandb.init", lambda **settings: wandb_init(**settings, dir=str(tmp_path), mode="offline"))
     assert main(["upload", str(folder.parent), "--project", "test", "--group", "mine", "--workspace"]) == 0
