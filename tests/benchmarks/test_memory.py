@@ -9,6 +9,8 @@ import torch
 from memory import VOCABULARY, make_model, make_scorer, measure
 
 from olmes_monitor import Point
+from olmes_monitor.scoring import path
+from olmes_monitor.scoring.head import SLICE_ELEMENTS, WHOLE_ELEMENTS
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +38,29 @@ def check(few, many):
     assert many.peak <= 1.05 * few.peak + 4 * many.targets
     for found in (few, many):
         assert found.left == 0
-        # The logits, their float32 rows in one slice, and little else.
-        assert logits(found) <= found.peak <= 2.2 * logits(found)
+        # The logits of one slice, float32, and little else.
+        assert logits(found) <= found.peak <= 1.2 * logits(found)
 
 
 def test_four_times_the_questions_take_no_more_memory(model):
     check(measure(model, 150, 512), measure(model, 600, 512))
+
+
+def test_a_call_that_reads_many_places_takes_no_more_memory_than_a_slice(model):
+    """Cloze answers in a large row: the logits of the whole call would be a multiple. A larger vocabulary changes nothing."""
+    double = make_model(2 * VOCABULARY)
+    for large, vocabulary in ((model, VOCABULARY), (double, 2 * VOCABULARY)):
+        found = measure(large, 150, 4096, "cf")
+        assert found.heads * vocabulary > 3 * SLICE_ELEMENTS
+        assert found.left == 0
+        assert found.peak <= 1.2 * 4 * SLICE_ELEMENTS
+
+
+def test_where_the_head_cannot_be_sliced_a_call_reads_few_places(model, monkeypatch):
+    monkeypatch.setattr(path, "choose_head", lambda *_: "as if it could not")
+    found = measure(model, 150, 4096, "cf")
+    assert found.heads * VOCABULARY <= WHOLE_ELEMENTS
+    assert found.peak <= 1.1 * 4 * (WHOLE_ELEMENTS + SLICE_ELEMENTS)
 
 
 @pytest.mark.slow

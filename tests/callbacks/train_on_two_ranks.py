@@ -1,6 +1,8 @@
 """A short training run of each trainer on as many ranks as torchrun starts; rank 0 leaves the record and the losses.
 
-torchrun --nproc-per-node 2 train_on_two_ranks.py {lightning|lightning_fsdp2|transformers} FOLDER
+torchrun --nproc-per-node 2 train_on_two_ranks.py {lightning|lightning_fsdp2|transformers} FOLDER [fails|alone]
+
+fails: the second evaluation raises on rank 1, deep inside a forward. alone: no callback.
 """
 
 from __future__ import annotations
@@ -21,8 +23,24 @@ SUITE = Suite("tiny", [make_task("boxes", 7), make_task("balls", 3, seed=1, norm
 ROWS = [torch.randint(0, 300, (10,), generator=torch.Generator().manual_seed(i)) for i in range(32)]
 
 
-def callback() -> OLMESCallback:
-    return OLMESCallback(every=100, suite=SUITE, console=False)
+HOW = sys.argv[3] if len(sys.argv) > 3 else "whole"
+
+
+def callbacks() -> list[OLMESCallback]:
+    return [] if HOW == "alone" else [OLMESCallback(every=100, suite=SUITE, console=False)]
+
+
+def make_model():
+    model, trained = make_llama(), []
+
+    def unlucky(module, _):
+        trained.extend([1] * module.training)
+        if HOW == "fails" and not module.training and len(trained) == 2 and torch.distributed.get_rank() == 1:
+            trained.append(1)
+            raise ValueError("no luck")
+
+    model.model.layers[1].register_forward_pre_hook(unlucky)
+    return model
 
 
 def with_lightning(folder: Path, sharded: bool = False) -> list[float]:
@@ -33,7 +51,7 @@ def with_lightning(folder: Path, sharded: bool = False) -> list[float]:
     class Module(pl.LightningModule):
         def __init__(self):
             super().__init__()
-            self.model, self.tokenizer, self.losses = make_llama(), make_tokenizer(SUITE), []
+            self.model, self.tokenizer, self.losses = make_model(), make_tokenizer(SUITE), []
 
         def configure_model(self):
             if sharded and not self.losses:
@@ -66,7 +84,7 @@ def with_lightning(folder: Path, sharded: bool = False) -> list[float]:
         use_distributed_sampler=True,
         **quiet,
     )
-    trainer.callbacks.append(callback())
+    trainer.callbacks.extend(callbacks())
     trainer.fit(module, torch.utils.data.DataLoader([{"input_ids": row} for row in ROWS], batch_size=4))
     return module.losses
 
@@ -79,8 +97,9 @@ def with_transformers(folder: Path) -> list[float]:
         disable_tqdm=True, save_strategy="no", logging_steps=1, ddp_backend="gloo",
     )  # fmt: skip
     rows = [{"input_ids": row, "labels": row} for row in ROWS]
-    trainer = Trainer(make_llama(), arguments, default_data_collator, rows, processing_class=make_tokenizer(SUITE))
-    trainer.add_callback(callback())
+    trainer = Trainer(make_model(), arguments, default_data_collator, rows, processing_class=make_tokenizer(SUITE))
+    for callback in callbacks():
+        trainer.add_callback(callback)
     trainer.train()
     return [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
