@@ -27,6 +27,10 @@ APART = 0.5
 APPROACH = 0.5
 """Share of the predicted way to the crossing that one evaluation may skip: the prediction is from few, noisy numbers."""
 
+AFTER = 0.5
+"""How long, in units of `every`, a task counts on after its crossing was confirmed: as many evaluations beyond the crossing
+as before it pin it down best, and where it is steep three close ones confirm it at once."""
+
 
 class Seen(NamedTuple):
     """One evaluation's gap for one task."""
@@ -49,7 +53,7 @@ def next_point(
 ) -> int:
     """Tokens of the next evaluation after the one at `tokens`: a multiple of `every`, or nearer.
 
-    curves: for each task whose crossing is not confirmed yet, its evaluations so far, by tokens. extra: evaluations so far
+    curves: for each task whose crossing is not settled yet, its evaluations so far, by tokens. extra: evaluations so far
     between which and the one before lay no multiple of `every`. floor: the smallest spacing, every/8 by default. cap:
     the extra ones' largest share of the regular ones: of those up to `planned` tokens, the run's end, if it is given and
     still ahead, else of those so far, so that the share holds whenever the run ends.
@@ -115,7 +119,7 @@ class Refiner:
             raise SetupError(f"the cap on extra evaluations must be 0 or more, not {cap}")
         self.every, self.floor, self.cap, self.planned = every, floor, cap, planned
         self._curves: dict[str, list[Seen]] = {}
-        self._settled: set[str] = set()
+        self._settled: dict[str, int] = {}  # task → tokens at which its crossing was known to be confirmed
         self._extra = 0
         self._last = 0
 
@@ -123,7 +127,8 @@ class Refiner:
         """After each evaluation: the tokens at which the next one is due.
 
         leads: task → (lead, its standard error); a task without a value (NaN, absent) is left out of this decision.
-        settled: tasks whose crossing is confirmed. Training that went back gives up what lies at or beyond `tokens`.
+        settled: tasks whose crossing is confirmed; they count for AFTER more. Training that went back gives up what lies
+        at or beyond `tokens`.
         """
         if tokens <= self._last:
             for curve in self._curves.values():
@@ -133,7 +138,7 @@ class Refiner:
         ):  # training advances in whole steps: none falls on a multiple
             self._extra += 1
         self._last = tokens
-        self._settled = set(settled)
+        self._settled = {task: min(self._settled.get(task, tokens), tokens) for task in settled}
         for task, (lead, error) in leads.items():
             if math.isfinite(lead) and math.isfinite(error):
                 curve = self._curves.setdefault(task, [])
@@ -147,7 +152,9 @@ class Refiner:
         curves = [
             curve
             for task, curve in self._curves.items()
-            if task not in self._settled and curve and curve[-1].tokens == self._last
+            if curve
+            and curve[-1].tokens == self._last
+            and self._last < self._settled.get(task, self._last) + AFTER * self.every
         ]
         return next_point(curves, self._last, self._extra, self.every, self.floor, self.cap, self.planned)
 
@@ -155,7 +162,7 @@ class Refiner:
         """What a resumed run needs to go on with the same decisions; plain lists and numbers."""
         return {
             "curves": {task: [list(seen) for seen in curve] for task, curve in self._curves.items()},
-            "settled": sorted(self._settled),
+            "settled": dict(self._settled),
             "extra": self._extra,
             "last": self._last,
         }
@@ -163,4 +170,4 @@ class Refiner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of state_dict."""
         self._curves = {task: [Seen(*seen) for seen in curve] for task, curve in state["curves"].items()}
-        self._settled, self._extra, self._last = set(state["settled"]), int(state["extra"]), int(state["last"])
+        self._settled, self._extra, self._last = dict(state["settled"]), int(state["extra"]), int(state["last"])

@@ -146,6 +146,19 @@ def test_the_nearest_task_decides_and_a_settled_one_does_not():
     assert due == 3000
 
 
+def test_a_confirmed_crossing_is_left_after_half_a_regular_interval():
+    refiner, tokens = Refiner(EVERY, cap=5.0), 0
+    points = []
+    while tokens <= 6000:
+        lead = 0.2 * math.tanh(0.8 * (tokens / EVERY - 3.3))
+        settled = ["a"] if tokens > 3500 else []
+        points.append(tokens)
+        tokens = refiner.observe(tokens, {"a": (lead, 0.05)}, settled)
+    confirmed = min(point for point in points if point > 3500)
+    assert sum(confirmed < point < confirmed + EVERY / 2 for point in points) >= 2
+    assert all(point % EVERY == 0 for point in points if point > confirmed + 0.7 * EVERY)
+
+
 def test_training_that_goes_back_gives_up_what_lay_ahead():
     refiner = Refiner(EVERY, cap=5.0)
     for at, a in enumerate([-0.5, -0.3, -0.2, -0.02]):
