@@ -115,6 +115,7 @@ class Monitor:
         self._written: str | None = None
         self._checkpoint: tuple[int, str] | None = None
         self._fed = 0
+        self._began = 0
         self._since = time.monotonic()
         self._console = _console() if console and self.main else None
         self.out = Path(out)
@@ -213,7 +214,7 @@ class Monitor:
                 raise
             evaluation = self._failed(point, error)
         finished = time.monotonic()
-        evaluation.attempt = self.attempt
+        evaluation.attempt, evaluation.since = self.attempt, self._began
         evaluation.settings |= self.notes
         evaluation.cost["overhead"] = (finished - started) / max(finished - self._since, 1e-9)
         self._since = finished
@@ -297,6 +298,7 @@ class Monitor:
 
     def _look_back(self) -> None:
         """What the record knows of this run's earlier attempts: that they asked the same, how many, up to which point."""
+        self._began = self.tokens
 
         def look() -> tuple[int, int]:
             lines, suite = self._lines(), self.scorer.suite

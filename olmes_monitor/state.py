@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from olmes_monitor.errors import SetupError
+from olmes_monitor.record.run import Line, merge
 from olmes_monitor.suite import Suite
-
-Line = Mapping[str, Any]
 
 
 def check_suite(lines: Sequence[Line], suite: Suite, record: Path) -> None:
@@ -32,14 +31,11 @@ def attempts(lines: Sequence[Line], fingerprint: str) -> int:
 
 
 def live(lines: Sequence[Line], fingerprint: str) -> list[Line]:
-    """The lines of a curve that no later one supersedes (Run's rule), by tokens."""
-    found: list[Line] = []
-    for line in lines:
-        if line["fingerprint"] == fingerprint:
-            while found and found[-1]["point"]["tokens"] >= line["point"]["tokens"]:
-                found.pop()
-            found.append(line)
-    return found
+    """The training loop's lines that no later one supersedes, by tokens."""
+    own = [
+        line for line in lines if line["fingerprint"] == fingerprint and line["point"].get("origin", "loop") == "loop"
+    ]
+    return merge(own)[0]
 
 
 def last_evaluated(lines: Sequence[Line], fingerprint: str, tokens: int) -> int | None:

@@ -77,6 +77,8 @@ class Evaluation:
     """How the questions were asked: bos, max_length, scoring path, permutations, dtype, tokenizer; how tokens were counted."""
     attempt: int = 1
     """Which start of the training process this is; a resumed run writes 2, 3, …"""
+    since: int = 0
+    """Tokens at which this attempt took training up: what earlier attempts measured beyond is superseded."""
 
     @property
     def complete(self) -> bool:

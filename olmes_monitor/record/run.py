@@ -238,7 +238,8 @@ def merge(lines: Iterable[Line]) -> tuple[list[Line], list[Line], list[Line]]:
     """One curve from the lines of training loops and scans: (the curve by tokens, superseded, others).
 
     A training loop that went back to an earlier point supersedes the abandoned stretch: its line takes out all earlier
-    ones of the loop whose tokens are not below its own. A scan's line supersedes nothing at other tokens, and at its own
+    ones of the loop whose tokens are not below its own, and those of earlier attempts beyond the point from which its own
+    attempt went on. A scan's line supersedes nothing at other tokens, and at its own
     only an earlier scan's, unless it failed. Where both have a point the curve holds the loop's, unless that failed; the
     scan's is among the others.
     """
@@ -249,7 +250,7 @@ def merge(lines: Iterable[Line]) -> tuple[list[Line], list[Line], list[Line]]:
     for line in lines:
         tokens = line["point"]["tokens"]
         if line["point"].get("origin", "loop") == "loop":
-            while loop and loop[-1]["point"]["tokens"] >= tokens:
+            while loop and _supersedes(line, loop[-1]):
                 superseded.append(loop.pop())
             loop.append(line)
         elif tokens not in scans or line["scores_file"] or not scans[tokens]["scores_file"]:
@@ -265,6 +266,14 @@ def merge(lines: Iterable[Line]) -> tuple[list[Line], list[Line], list[Line]]:
         else:
             others.append(line)
     return [curve[tokens] for tokens in sorted(curve)], superseded, others
+
+
+def _supersedes(line: Line, earlier: Line) -> bool:
+    there, since = earlier["point"]["tokens"], line.get("since")
+    if there >= line["point"]["tokens"]:
+        return True
+    # An attempt that began at 0 tokens has nothing of the ones before.
+    return since is not None and line["attempt"] > earlier.get("attempt", 1) and (there > since or since == 0)
 
 
 def average_facts(evaluation: Evaluation) -> dict[str, float]:
