@@ -70,7 +70,10 @@ def build(
     with _one_line(place), torch.device("meta"):
         outline = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     named = strip_prefix(state, slots_of(outline), place)
-    return remake(outline, named, saved_dtype(state) if dtype == "auto" else getattr(torch, dtype), place)[0]
+    made, _ = remake(outline, named, saved_dtype(state) if dtype == "auto" else getattr(torch, dtype), place)
+    # Tied weights that were saved with different values come untied; the next checkpoint may lack one of the two.
+    made.tie_weights()  # type: ignore[operator]
+    return made
 
 
 def remake(model: nn.Module, state: dict[str, Tensor], dtype: torch.dtype, place: Any) -> tuple[nn.Module, str | None]:

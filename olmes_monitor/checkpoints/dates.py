@@ -24,16 +24,16 @@ _CALLBACK = "OLMESCallback"
 _SAYS_STEP = re.compile("checkpoint|step|iter", re.I)
 
 
-def saved_point(path: Path, kind: Kind) -> tuple[int | None, int | None, str]:
+def saved_point(path: Path, kind: Kind, allow_pickle: bool = False) -> tuple[int | None, int | None, str]:
     """(step, tokens, what told the tokens) from what a trainer saved; None for what it did not.
 
     OLMESCallback's own count goes before transformers' num_input_tokens_seen: it is the axis of the training run's own
     record. Raises CheckpointError for a Lightning checkpoint that cannot be read safely.
     """
     if kind == "lightning":
-        return _lightning_point(path)
+        return _lightning_point(path, allow_pickle)
     if kind == "lightning_sharded":
-        return _lightning_point(path / "meta.pt")
+        return _lightning_point(path / "meta.pt", allow_pickle)
     return _trainer_point(path / "trainer_state.json")
 
 
@@ -67,9 +67,9 @@ def _trainer_point(path: Path) -> tuple[int | None, int | None, str]:
     return (step, seen, "trainer state") if seen else (step, None, "")
 
 
-def _lightning_point(path: Path) -> tuple[int | None, int | None, str]:
+def _lightning_point(path: Path, allow_pickle: bool) -> tuple[int | None, int | None, str]:
     with reading(path):
-        loaded = load_torch(path)
+        loaded = load_torch(path, allow_pickle)
     if not isinstance(loaded, Mapping):
         raise CheckpointError(f"{path} is no checkpoint of Lightning's: it holds a {type(loaded).__name__}")
     step = _whole(loaded.get("global_step"))

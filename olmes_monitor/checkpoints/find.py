@@ -35,6 +35,7 @@ def find_checkpoints(
     tokens_per_step: int | None = None,
     revisions: str | None = None,
     axis: Literal["tokens", "steps"] = "tokens",
+    allow_pickle: bool = False,
 ) -> list[Checkpoint]:
     """Every checkpoint in `places`, once, ordered by tokens, then by step; undated ones last.
 
@@ -42,14 +43,14 @@ def find_checkpoints(
     `revisions` (a shell pattern) says what to take. Tokens come from what was saved (OLMESCallback's state, transformers'
     trainer state), else from tokens_per_step × step, else from the name; with axis="steps" `tokens` is the step. What must
     not be scored is in the list too, with `problem`: half-written (`may_mend`), damaged, deleted meanwhile, undated. Times
-    of files play no part.
+    of files play no part. allow_pickle: read a Lightning checkpoint's date even if that could run code.
 
     Raises SetupError for a place that is not there, or that holds no checkpoint at all.
     """
     found = [found for place in places for found in _in_place(place, revisions)]
     first = look_at(found)
     started = time.monotonic()
-    dated = [_dated(checkpoint, tokens_per_step, axis) for checkpoint in found]
+    dated = [_dated(checkpoint, tokens_per_step, axis, allow_pickle) for checkpoint in found]
     if first:
         time.sleep(max(0.0, LOOK - (time.monotonic() - started)))
         growing = grown(first)
@@ -94,12 +95,13 @@ def _walk(path: Path, depth: int) -> Iterator[Checkpoint]:
             yield from _walk(inner, depth - 1)
 
 
-def _dated(checkpoint: Checkpoint, tokens_per_step: int | None, axis: str) -> Checkpoint:
+def _dated(checkpoint: Checkpoint, tokens_per_step: int | None, axis: str, allow_pickle: bool) -> Checkpoint:
     """With step, tokens, key and problem filled in."""
     step, tokens = named_point(checkpoint.path, checkpoint.revision)
     found = replace(checkpoint, step=step, tokens=tokens, dated_by="" if tokens is None else "name")
+    unread = ""
     if found.problem is None:
-        found = _with_saved_point(found)
+        found, unread = _with_saved_point(found, allow_pickle)
     if found.tokens is None or found.dated_by == "name":
         if tokens_per_step is not None and found.step is not None:
             # Exact where a name is rounded (tokens302B).
@@ -109,34 +111,36 @@ def _dated(checkpoint: Checkpoint, tokens_per_step: int | None, axis: str) -> Ch
     if axis == "steps":
         found = replace(found, tokens=found.step, dated_by="" if found.step is None else "step")
     if found.problem is None and found.tokens is None:
-        found = replace(found, problem=UNKNOWN if axis == "tokens" else UNKNOWN_STEP)
+        unknown = UNKNOWN if axis == "tokens" else UNKNOWN_STEP
+        found = replace(
+            found, problem=f"{unknown}. What was saved with it cannot be read: {unread}" if unread else unknown
+        )
     return found
 
 
-def _with_saved_point(checkpoint: Checkpoint) -> Checkpoint:
-    """With its key and the step and tokens that were saved with it, or with what is wrong with it as `problem`."""
+def _with_saved_point(checkpoint: Checkpoint, allow_pickle: bool) -> tuple[Checkpoint, str]:
+    """With its key and the step and tokens that were saved with it, or with what is wrong with it as `problem`; and why
+    what was saved with it cannot be read, for then its name may still tell enough."""
     inner = checkpoint
     try:
         if checkpoint.kind == "hub":
             local = as_folder(checkpoint, download=False)
             if local is None:  # not on this machine yet
-                return checkpoint
+                return checkpoint, ""
             inner = local
             checkpoint = replace(checkpoint, files=inner.files)
         if (wrong := why_not_whole(inner)) is not None:
-            return replace(checkpoint, problem=wrong[0], may_mend=wrong[1])
-        key = checkpoint.key or content_key(inner)
-        step, tokens, by = saved_point(Path(inner.path), inner.kind)
+            return replace(checkpoint, problem=wrong[0], may_mend=wrong[1]), ""
+        checkpoint = replace(checkpoint, key=checkpoint.key or content_key(inner))
+        step, tokens, by = saved_point(Path(inner.path), inner.kind, allow_pickle)
     except FileNotFoundError:
-        return replace(checkpoint, problem=f"{VANISHED}: {checkpoint.path} was deleted")
+        return replace(checkpoint, problem=f"{VANISHED}: {checkpoint.path} was deleted"), ""
     except CheckpointError as error:
         if error.vanished:
-            return replace(checkpoint, problem=f"{VANISHED}: {error}")
-        # What a name tells is enough to score it, once --allow-pickle lets it be read.
-        undated = checkpoint.step is None and checkpoint.tokens is None
-        return replace(checkpoint, key=content_key(inner), problem=str(error) if undated else None)
-    checkpoint = replace(checkpoint, key=key, step=checkpoint.step if step is None else step)
-    return checkpoint if tokens is None else replace(checkpoint, tokens=tokens, dated_by=by)
+            return replace(checkpoint, problem=f"{VANISHED}: {error}"), ""
+        return checkpoint, str(error)
+    checkpoint = replace(checkpoint, step=checkpoint.step if step is None else step)
+    return (checkpoint if tokens is None else replace(checkpoint, tokens=tokens, dated_by=by)), ""
 
 
 def _still_growing(checkpoint: Checkpoint, growing: set[Path]) -> Checkpoint:

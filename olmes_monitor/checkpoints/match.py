@@ -18,6 +18,8 @@ logger = logging.getLogger("olmes_monitor")
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Names that torch.compile, FSDP and activation checkpointing put between two others; no model has them of its own."""
 _SHOWN = 3
+_APART = "_olmes_monitor_apart"
+"""Of a model: {name: the name it is tied to}, of those that have values of their own just now."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,15 @@ class Slot:
 
 
 def slots_of(model: nn.Module) -> list[Slot]:
-    """Every parameter and persistent buffer of a model once, with all its names. Tied tensors are one object."""
+    """Every parameter and persistent buffer of a model once, with all its names. Tied tensors are one object; those that
+    `fill` keeps apart for now count as tied."""
     found: dict[int, tuple[Tensor, list[str]]] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if isinstance(tensor, Tensor):  # a module's extra state is none
-            found.setdefault(id(tensor), (tensor, []))[1].append(name)
+    # A module's extra state is no tensor.
+    tensors = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+    apart = getattr(model, _APART, {})
+    for name in tensors:
+        tensor = tensors[apart.get(name, name)]
+        found.setdefault(id(tensor), (tensor, []))[1].append(name)
     return [Slot(tensor, tuple(names)) for tensor, names in found.values()]
 
 
@@ -107,27 +113,32 @@ def misfits(state: dict[str, Tensor], slots: list[Slot]) -> str | None:
 def fill(model: nn.Module, slots: list[Slot], state: dict[str, Tensor], as_saved: bool) -> None:
     """Copy a state that fits (`misfits` is None) into the model, in place; with `as_saved` in the dtypes it was saved in.
 
-    Names of one tied tensor that were saved with different values each get their own, with a warning.
+    Names of one tied tensor that were saved with different values each get their own, with a warning, until the next state.
     """
+    for name, first in getattr(model, _APART, {}).items():
+        _put(model, name, model.get_parameter(first))
+    apart: dict[str, str] = {}
     for slot in slots:
-        saved = [(name, state[name]) for name in slot.names if name in state]
-        (name, tensor), copies = saved[0], saved[1:]
-        for other, copy in copies:
-            if not torch.equal(tensor, copy):
-                logger.warning(
-                    "%s and %s are tied in the model but were saved with different values; each keeps its own",
-                    name,
-                    other,
-                )
-                _untie(model, other, copy.to(slot.tensor.device, slot.tensor.dtype))
+        name = next(name for name in slot.names if name in state)
+        tensor = state[name]
         if as_saved and slot.tensor.dtype != tensor.dtype and tensor.is_floating_point():
             slot.tensor.data = slot.tensor.data.to(tensor.dtype)
         slot.tensor.copy_(tensor)
+        for other in slot.names:
+            if other not in state or torch.equal(tensor, state[other]):
+                continue
+            logger.warning(
+                "%s and %s are tied in the model but saved with different values; each keeps its own", name, other
+            )
+            value = state[other].to(slot.tensor.device, slot.tensor.dtype, copy=True)
+            _put(model, other, nn.Parameter(value, requires_grad=False))
+            apart[other] = slot.names[0]
+    object.__setattr__(model, _APART, apart)
 
 
-def _untie(model: nn.Module, name: str, value: Tensor) -> None:
+def _put(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
     parent, _, own = name.rpartition(".")
-    setattr(model.get_submodule(parent), own, nn.Parameter(value.clone(), requires_grad=False))
+    setattr(model.get_submodule(parent), own, parameter)
 
 
 def splits(name: str) -> Iterator[tuple[str, str]]:

@@ -170,6 +170,8 @@ def test_a_head_that_was_not_saved_is_tied_if_the_config_says_so(tmp_path):
 def test_tied_weights_saved_with_different_values_are_kept_apart_with_a_warning(tmp_path, caplog):
     folder = save_folder(tmp_path / "step1", seed=1, tie_word_embeddings=True)
     equal, unequal = only(folder), torch.full((400, 32), 0.25)
+    unequal_folder = save_folder(tmp_path / "step2", seed=1, tie_word_embeddings=True)
+    rewrite(unequal_folder, lambda state: state.update({"lm_head.weight": unequal}))
     model = open_model(equal, device=CPU)
     state = read_state(equal)
     with caplog.at_level(logging.WARNING):
@@ -179,6 +181,13 @@ def test_tied_weights_saved_with_different_values_are_kept_apart_with_a_warning(
     assert "saved with different values" in caplog.text
     assert torch.equal(model.lm_head.weight, unequal)
     assert torch.equal(model.model.embed_tokens.weight, state["model.embed_tokens.weight"])
+    opened = open_model(only(unequal_folder), device=CPU)
+    assert torch.equal(opened.lm_head.weight, unequal)
+    for untied in (model, opened):
+        # The next one may have no head: it is tied again.
+        load_state(untied, read_state(equal), equal)
+        assert untied.lm_head.weight is untied.model.embed_tokens.weight
+        assert same_weights(untied, make_llama(seed=1, tie_word_embeddings=True))
 
 
 class WithBuffer(nn.Module):
@@ -309,9 +318,10 @@ def test_pickled_code_is_not_run_by_listing_or_loading_unless_allowed(tmp_path):
     unnamed = path.rename(tmp_path / "last.ckpt")
     assert "--allow-pickle" in only(unnamed).problem
     assert not trace.exists()
-    model = open_model(
-        Checkpoint(unnamed, "lightning", 2, 2), config=tmp_path / "config", device=CPU, allow_pickle=True
-    )
+    (dated,) = find_checkpoints([unnamed], axis="steps", allow_pickle=True)
+    assert (dated.step, dated.problem) == (2, None)
+    trace.unlink()
+    model = open_model(dated, config=tmp_path / "config", device=CPU, allow_pickle=True)
     assert trace.exists()
     assert same_weights(model, make_llama())
 
