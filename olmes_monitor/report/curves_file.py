@@ -118,8 +118,18 @@ def _curve(rows: pd.DataFrame, task: str, questions: Mapping[str, int], path: Pa
     floor = float(rows["floor"].max()) if "floor" in rows.columns and rows["floor"].notna().any() else None
     crossovers = {OWN: find_crossover(tokens, cf, mcf, n=n, steps=steps, floor=floor)} if n else {}
     error_cf, error_mcf = (_binomial(values, n) for values in (cf, mcf))
-    errors = {"mcf_error": error_mcf, "cf_error": {OWN: error_cf}, "gap_error": {OWN: np.hypot(error_cf, error_mcf)}}
-    return Curve(tokens, steps, mcf, cf={OWN: cf}, crossovers=crossovers, n=n, floor=floor, **errors)
+    return Curve(
+        tokens,
+        steps,
+        mcf,
+        error_mcf,
+        cf={OWN: cf},
+        cf_error={OWN: error_cf},
+        gap_error={OWN: np.hypot(error_cf, error_mcf)},
+        crossovers=crossovers,
+        n=n,
+        floor=floor,
+    )
 
 
 def questions_from(accuracies: ArrayLike) -> int | None:

@@ -205,15 +205,13 @@ def table(source: Source) -> str:
 
 def _row(task: str, curve: Curve) -> str:
     cf, mcf = _latest(curve.cf[OWN]), _latest(curve.mcf)
-    better = ("mcf" if mcf > cf else "cf") if cf is not None and mcf is not None else None
+    gap = None if cf is None or mcf is None else mcf - cf
+    better = None if gap is None else "mcf" if gap > 0 else "cf"
     cells = [f"{curve.n:,}" if curve.n else ""]
     for name, value, errors in (("cf", cf, curve.cf_error[OWN]), ("mcf", mcf, curve.mcf_error)):
         cells.append((f"{BETTER} " if name == better else "") + _percent(value, _latest(errors)))
-    if better is None:
-        cells.append(ABSENT)
-    else:
-        gap = _percent(mcf - cf, _latest(curve.gap_error[OWN]), "+").replace("-", "−")
-        cells.append(f'<span class="{"up" if mcf > cf else "down"}">{gap}</span>')
+    words = _percent(gap, _latest(curve.gap_error[OWN]), "+").replace("-", "−")
+    cells.append(f'<span class="{"up" if better == "mcf" else "down"}">{words}</span>')
     found = curve.crossovers.get(OWN)
     cells += _verdict_cells(found)
     row = "".join(f"<td>{cell}</td>" for cell in cells[:-1]) + f'<td class="words">{cells[-1]}</td>'
@@ -278,10 +276,11 @@ def _bias(sources: Sequence[Source], entries: Sequence[tuple[int, str]]) -> str:
 def _cost(runs: Sequence[Source]) -> str:
     lines = []
     for source in runs:
-        costs = [e.cost for e in source.run.evaluations if "seconds" in e.cost] if source.run else []
+        evaluations = source.run.evaluations if source.run else []
+        costs = [e.cost for e in evaluations if "seconds" in e.cost]
         if not costs:
             continue
-        shares = [v for e in source.run.evaluations if (v := e.cost.get("overhead", e.metrics.get("olmes/overhead")))]
+        shares = [v for e in evaluations if (v := e.cost.get("overhead", e.metrics.get("olmes/overhead")))]
         seconds = sum(cost["seconds"] for cost in costs)
         words = f"{len(costs)} evaluations took {_duration(seconds)}, {_duration(seconds / len(costs))} each"
         if shares:

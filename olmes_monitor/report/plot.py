@@ -119,8 +119,7 @@ def _draw_task(axes: Axes, sources: Sequence[Source], task: str) -> None:
         axes.axhline(100 * floors[-1], color=QUIET, linestyle=(0, (1, 1.6)), linewidth=1.1, label="floor", zorder=1)
     axes.set_title(task, loc="left", fontsize=9.5, fontweight="bold", color=INK, pad=16)
     if len(sources) == 1 and curves:
-        inches = axes.get_position().width * axes.get_figure().get_figwidth()
-        words = _verdict(curves[0][1].crossovers.get(OWN), narrow=inches < 2.5)
+        words = _verdict(curves[0][1].crossovers.get(OWN), narrow=axes.bbox.width / axes.figure.dpi < 2.5)
         axes.text(0, 1.035, words, transform=axes.transAxes, fontsize=7.5, color=QUIET, va="bottom")
     for number, curve in curves:
         found = curve.crossovers.get(OWN)
@@ -201,12 +200,12 @@ def _verdict(crossover: Crossover | None, narrow: bool) -> str:
         if narrow:
             return words + (", tentative" if crossover.state == "tentative" else "")
         return f"MCF ahead from {words}, {crossover.state}"
-    words = {
+    others = {
         "from_start": "MCF ahead from the start",
         "reverted": "MCF was ahead, and is no longer",
         "undecided": "undecided",
     }
-    return words.get(crossover.state, "not yet")
+    return others.get(crossover.state, "not yet")
 
 
 def _dress(axes: Axes) -> None:
@@ -228,12 +227,12 @@ def _dress(axes: Axes) -> None:
 def _head(figure: Figure, sources: Sequence[Source], charts: Sequence[Axes]) -> None:
     """Title, what was asked, and one legend for all charts, in as many rows as the width needs."""
     width, height = figure.get_size_inches()
-    left, small = LEFT / width, {"fontsize": 8, "color": QUIET, "va": "top"}
+    left, about = LEFT / width, _about(sources, narrow=width < 5)
     title = "CF and MCF while training"
     figure.text(
         left, 1 - 0.16 / height, title, fontsize=13 if width > 5 else 11, fontweight="bold", color=INK, va="top"
     )
-    figure.text(left, 1 - 0.43 / height, _about(sources, narrow=width < 5), **small)
+    figure.text(left, 1 - 0.43 / height, about, fontsize=8, color=QUIET, va="top")
     entries = _entries(sources, charts)
     if entries:
         figure.legend(

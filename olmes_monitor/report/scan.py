@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from olmes_monitor.checkpoints.checkpoint import Checkpoint
-    from olmes_monitor.checkpoints.scan import Outcome
+    from olmes_monitor.checkpoints.scan import Outcome, State
     from olmes_monitor.record import Evaluation, Run
     from olmes_monitor.scoring.score import Progress
 
@@ -160,7 +160,7 @@ def curve_table(run: Run, outcomes: Iterable[Outcome], axis: str) -> Table:
 def account(outcomes: Sequence[Outcome]) -> list[str]:
     """In a line how many were scored, known, skipped, failed; then why, a line a checkpoint."""
     counts = Counter(outcome.state for outcome in outcomes)
-    words = {
+    words: dict[State, str] = {
         "scored": "scored",
         "known": "scored already",
         "skipped": "skipped",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from olmes_monitor.measure.crossover import Crossover
+    from olmes_monitor.record.evaluation import Evaluation
     from olmes_monitor.report.curves import Curve, Source
 
 VERDICTS: Mapping[str, str] = {
@@ -66,6 +67,18 @@ def curve_frame(sources: Sequence[Source]) -> pd.DataFrame:
         for kind in curve.cf
     ]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def evaluation_frame(evaluation: Evaluation) -> pd.DataFrame:
+    """One evaluation's rows of `Run.frame`, without the point: a row a task, the average last where there is one."""
+    import pandas as pd
+
+    from olmes_monitor.record.run import AVERAGE, average_facts
+
+    tasks = {**evaluation.tasks, AVERAGE: average_facts(evaluation)}
+    names = ("n", "normalization", "cf", "mcf", "score", "gap", "stderr_cf", "stderr_mcf", "stderr_gap", "floor")
+    rows = [{"task": task, **{name: facts.get(name) for name in names}} for task, facts in tasks.items() if facts]
+    return pd.DataFrame(rows, columns=["task", *names]).astype({"n": "Int64"})
 
 
 def _columns(curve: Curve, kind: str) -> dict[str, Any]:
@@ -134,7 +147,7 @@ def verdict_table(sources: Sequence[Source]) -> Table:
                 at = "" if found.tokens is None else format_tokens(found.tokens)
                 step = "" if found.step is None else f"{found.step:,}"
                 cells = [found.state.replace("_", " "), at, interval_words(found), step, gap]
-            name = [escape(source.name)] if many else []
-            table.add_row(*name, escape(task), *cells, style="bold" if task == "average" else None)
+            whose = [escape(source.name)] if many else []
+            table.add_row(*whose, escape(task), *cells, style="bold" if task == "average" else None)
         table.add_section()
     return table
