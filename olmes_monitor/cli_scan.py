@@ -191,8 +191,8 @@ def _go(arguments: argparse.Namespace, job: Job, scan: Scan, results: Results, d
         from olmes_monitor.checkpoints.job import name_of
         from olmes_monitor.checkpoints.split import Leases, open_store, share_checkpoints
 
-        store = open_store(results.recorder.folder, name_of(job, device))
-        share_checkpoints(scan, Leases(store), job.size)
+        name = name_of(job, device)
+        share_checkpoints(scan, Leases(lambda: open_store(results.recorder.folder, name)), job.size)
     else:
         scan.once()
 
@@ -328,6 +328,7 @@ def _loading(arguments: argparse.Namespace, device: torch.device) -> Any:
         arguments.tokenizer,
         arguments.allow_pickle,
         arguments.trust_remote_code,
+        arguments.device_map,
     )
 
 

@@ -27,12 +27,14 @@ LOOKS = 15
 """Checkpoints that a search scores at most."""
 AROUND = 6
 """Of them, those kept for the places around the crossing."""
+LASTING = 7
+"""Looks after the crossing that are enough to show that the lead lasts."""
 DOUBT = 0.03
 """Probability that a checkpoint is on the other side than its lead says, however clear that is."""
 JITTER = 0.01
 """Standard deviation of an accuracy gap from checkpoint to checkpoint, beyond the questions' noise, that is reckoned with."""
-WITHIN = (0.5, 0.25, 0.75, 0.1, 0.9, 0.4, 0.6)
-"""Shares of the weight at which the last looks are taken, in this order."""
+LAST = (0.5, 0.75, 0.25, "after", 0.9, "after")
+"""Where the last looks are taken: at these shares of the weight, and after the crossing, where a lead shows that it lasts."""
 
 
 class Lead(NamedTuple):
@@ -60,10 +62,15 @@ def next_look(n: int, seen: Mapping[int, Lead], left: int, barred: Collection[in
     if weight[1:n].sum() < 0.5:
         # It leads from the start, or not at the end: looks all over show whether it ever was otherwise.
         return _widest(n, free, seen)
-    if left > AROUND and (found := _nearest(free, _at(weight, 0.5))) is not None and _open(weight):
+    if left > AROUND and (found := _nearest(free, _at(weight, 0.5))) is not None and _open(weight, AROUND):
         return found
-    shares = WITHIN[len(seen) % len(WITHIN) :] + WITHIN
-    return _nearest(free, _at(weight, shares[0]))
+    where, start = LAST[-min(left, len(LAST))], _at(weight, 0.95)
+    later = free[free > start]
+    if isinstance(where, float):
+        return _nearest(free, _at(weight, where))
+    if _open(weight, n / 4) or not len(later) or sum(i > start for i in seen) > LASTING:
+        return _nearest(free, _at(weight, 0.5))
+    return _widest(n, later, {i: lead for i, lead in seen.items() if i >= start})
 
 
 def weigh(n: int, seen: Mapping[int, Lead]) -> NDArray[np.float64]:
@@ -120,9 +127,9 @@ def _at(weight: NDArray[np.float64], share: float) -> float:
     return float(np.searchsorted(np.cumsum(weight), share)) - 0.5
 
 
-def _open(weight: NDArray[np.float64]) -> bool:
-    """Whether the crossing is not yet pinned down to as few places as the last looks cover."""
-    return _at(weight, 0.95) - _at(weight, 0.05) > AROUND
+def _open(weight: NDArray[np.float64], places: float) -> bool:
+    """Whether the crossing is not yet pinned down to so few places."""
+    return _at(weight, 0.95) - _at(weight, 0.05) > places
 
 
 def _nearest(free: NDArray[np.int64], place: float) -> int | None:

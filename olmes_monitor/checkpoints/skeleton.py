@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from olmes_monitor.checkpoints import load
 from olmes_monitor.checkpoints.checkpoint import Checkpoint
 from olmes_monitor.checkpoints.hub import as_folder
-from olmes_monitor.errors import OLMESError
+from olmes_monitor.errors import OLMESError, SetupError
 from olmes_monitor.record.evaluation import Evaluation, Point
 from olmes_monitor.scoring.parallel import Failure, Ranks
 from olmes_monitor.scoring.score import Progress, Scorer
@@ -58,6 +58,8 @@ class Loading:
     tokenizer: str | None = None
     allow_pickle: bool = False
     trust_remote_code: bool = False
+    device_map: str | None = None
+    """transformers' own, for a model beyond one device; of folders in its format and hub repositories."""
 
 
 class Skeleton:
@@ -145,15 +147,19 @@ class Skeleton:
 
     def _open(self, checkpoint: Checkpoint) -> None:
         how = self.loading
-        self._model = load.open_model(
-            checkpoint,
-            config=how.config,
-            model_factory=how.model_factory,
-            base=how.base,
-            dtype=how.dtype,
-            device=how.device,
-            allow_pickle=how.allow_pickle,
-            trust_remote_code=how.trust_remote_code,
+        self._model = (
+            _open_spread(checkpoint, how)
+            if how.device_map is not None
+            else load.open_model(
+                checkpoint,
+                config=how.config,
+                model_factory=how.model_factory,
+                base=how.base,
+                dtype=how.dtype,
+                device=how.device,
+                allow_pickle=how.allow_pickle,
+                trust_remote_code=how.trust_remote_code,
+            )
         )
         if self._dtypes is None and checkpoint.kind != "peft":  # of which only the adapter is saved, not the base
             self._dtypes = {p.dtype for p in self._model.parameters() if p.is_floating_point()}
@@ -193,6 +199,26 @@ class Reading:
             raise self._error
         assert self._state is not None
         return self._state
+
+
+def _open_spread(checkpoint: Checkpoint, how: Loading) -> nn.Module:
+    """A model that transformers lays over several devices. Its weights are put in once more, whole or not at all, by what
+    puts in the next checkpoint's: transformers alone would draw missing ones at random."""
+    from transformers import AutoModelForCausalLM
+
+    folder = (as_folder(checkpoint) or checkpoint) if checkpoint.kind == "hub" else checkpoint
+    if folder.kind != "transformers":
+        raise SetupError(
+            f"--device-map is for folders in transformers' format; {checkpoint.name} is of kind {folder.kind}"
+        )
+    dtype = "auto" if how.dtype == "auto" else getattr(torch, how.dtype)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder.path, device_map=how.device_map, dtype=dtype, trust_remote_code=how.trust_remote_code
+    )
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise SetupError(f"{checkpoint.name} does not fit these devices: weights left on disk or CPU cannot be swapped")
+    load.load_state(model, load.read_state(checkpoint, allow_pickle=how.allow_pickle), checkpoint)
+    return model.eval()
 
 
 def skeleton_key(checkpoint: Checkpoint, loading: Loading) -> str:

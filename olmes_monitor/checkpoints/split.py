@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,13 +30,14 @@ class Leases:
     another as well; the record keeps one of the two.
     """
 
-    def __init__(self, store: Store, lease: float = LEASE, beat: float = BEAT) -> None:
-        self._store, self._lease, self._beat = store, lease, beat
+    def __init__(self, connect: Callable[[], Store], lease: float = LEASE, beat: float = BEAT) -> None:
+        """`connect` opens the store, see `open_store`."""
+        self._store, self._lease, self._beat = connect(), lease, beat
         self.worker = uuid.uuid4().hex
         self._seen: dict[str, tuple[int, float]] = {}
         self._ended = threading.Event()
         # A connection of its own: the main one may be waiting when a sign of life is due.
-        threading.Thread(target=self._live, args=(store.clone(),), daemon=True, name="signs of life").start()
+        threading.Thread(target=self._live, args=(connect(),), daemon=True, name="signs of life").start()
 
     def claim(self, name: str) -> bool:
         """Take a piece of work that is free, or whose worker shows no sign of life any more."""

@@ -238,3 +238,16 @@ def test_a_tokenizer_that_does_not_fit_is_refused_for_each(tmp_path, tokenizer, 
     done.once()
     (outcome,) = done.outcomes.values()
     assert (outcome.state, "embedding has 300 rows" in outcome.why) == ("failed", True)
+
+
+def test_a_device_map_gives_the_same_numbers_and_still_refuses_what_is_not_whole(folder, tokenizer, suite):
+    broken = save(folder, 3, tokenizer)
+    config = (broken / "config.json").read_text()
+    (broken / "config.json").write_text(config.replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
+    done = make_scan(folder, suite, device_map="auto")
+    done.once()
+    assert [state for _, state in done.watcher.states] == ["scored", "scored", "failed", "scored"]
+    run = load_run(folder)
+    for i, step in ((0, 1), (1, 2), (3, 10)):
+        same(run.scores(i), alone(folder / f"checkpoint-{step}", tokenizer, suite))
+    assert done.skeleton.swapped == 1

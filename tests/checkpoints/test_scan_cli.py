@@ -258,3 +258,16 @@ def test_wandb_gets_a_run_of_its_own(saved, tmp_path, monkeypatch, capsys):
     assert cli.main(["scan", str(saved), *ASKED, "--out", str(tmp_path / "out"), "--last", "2", "--wandb"]) == 0
     rows = [row for row in history(offline_run(Path(tmp_path))) if "olmes/tokens" in row]
     assert sorted({row["olmes/tokens"] for row in rows}) == [9000, 10000]
+
+
+def test_find_crossover_scores_few_and_a_full_scan_the_rest(words, tmp_path, capsys):
+    folder = tmp_path / "run"
+    for step in range(1, 21):
+        save(folder, step, words, **LONG)
+    assert cli.main(["scan", str(folder), *ASKED, "--find-crossover", "csqa"]) == 0
+    few = load_run(folder)
+    assert 2 <= len(few.evaluations) <= 15
+    assert f"{len(few.evaluations)} scored" in capsys.readouterr().out
+    assert cli.main(["scan", str(folder), *ASKED]) == 0
+    assert f"{20 - len(few.evaluations)} scored, {len(few.evaluations)} scored already" in capsys.readouterr().out
+    assert load_run(folder).superseded == []

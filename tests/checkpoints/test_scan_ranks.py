@@ -112,7 +112,7 @@ def share_checkpoints(rank, size, folder, out, dies, results):
     scan = make_scan(folder, tiny(), out)
     if rank == dies:
         scan.watcher = Killed(2)
-    leases = split.Leases(split.open_store(out / "olmes", "test"), lease=1.5, beat=0.1)
+    leases = split.Leases(lambda: split.open_store(out / "olmes", "test"), lease=1.5, beat=0.1)
     split.share_checkpoints(scan, leases, size)
     results.put((rank, [(o.checkpoint.name, o.state) for o in scan.outcomes.values()]))
 
@@ -153,7 +153,7 @@ def test_what_no_worker_can_do_is_told_to_all_and_not_tried_by_each(folder, tmp_
     config.write_text(json.dumps({**json.loads(config.read_text()), "num_hidden_layers": 3}))
     scans = [make_scan(place, tiny(), tmp_path) for _ in range(2)]
     for scan in scans:
-        lease = split.Leases(split.open_store(tmp_path / "olmes", "test"), lease=5, beat=0.05)
+        lease = split.Leases(lambda: split.open_store(tmp_path / "olmes", "test"), lease=5, beat=0.05)
         thread = threading.Thread(target=split.share_checkpoints, args=(scan, lease, 2))
         thread.start()
         thread.join()
@@ -166,7 +166,7 @@ def test_what_no_worker_can_do_is_told_to_all_and_not_tried_by_each(folder, tmp_
 
 
 def test_a_lease_ends_with_its_workers_signs_of_life_and_not_before(tmp_path):
-    mine, other = (split.Leases(split.open_store(tmp_path, "job"), lease=0.6, beat=0.1) for _ in range(2))
+    mine, other = (split.Leases(lambda: split.open_store(tmp_path, "job"), lease=0.6, beat=0.1) for _ in range(2))
     assert mine.claim("a")
     assert mine.claim("a")
     for _ in range(10):
