@@ -15,7 +15,7 @@ from string import Template
 
 from olmes_monitor import __version__
 from olmes_monitor.errors import RecordError
-from olmes_monitor.report import page_html
+from olmes_monitor.report import page_html, page_sections
 from olmes_monitor.report.curves import Source
 from olmes_monitor.report.page_compare import compare_sources
 from olmes_monitor.report.page_data import page_data
@@ -50,7 +50,7 @@ def page(sources: Sequence[Source], *, refresh: float | None = None, repeat: str
         notes=page_html.notes(sources),
         norms=page_html.normalizations(sources),
         legend=page_html.legend(sources),
-        sections="\n".join(page_html.sections(sources, pairs, repeat)),
+        sections="\n".join(page_sections.sections(sources, pairs, repeat)),
     )
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from olmes_monitor.measure.domains import domains_of
 from olmes_monitor.record.run import AVERAGE
 from olmes_monitor.report.curves import OWN, Curve, Source
 from olmes_monitor.report.page_compare import Pair, heading
-from olmes_monitor.report.page_compare import section as compared
-from olmes_monitor.report.page_data import DOMAIN_NAMES
 from olmes_monitor.report.words import crossover_line, format_tokens, interval_words
 
 if TYPE_CHECKING:
@@ -43,7 +39,7 @@ def eyebrow(sources: Sequence[Source], made: str, refresh: float | None) -> str:
     for source in sources[:1]:
         if source.run is not None and source.run.suite:
             parts.append(f"suite {escape(source.run.suite)}")
-        parts.append(f"{_evaluations(source)} evaluations")
+        parts.append(f"{evaluations_of(source)} evaluations")
         if last := _last(source):
             parts.append(f"up to {format_tokens(last)} tokens")
     if len(sources) > 1:
@@ -165,29 +161,6 @@ def legend(sources: Sequence[Source]) -> str:
     return f'<ul class="legend">{"".join(rows)}</ul>'
 
 
-def sections(sources: Sequence[Source], pairs: Sequence[Pair], repeat: str) -> Iterable[str]:
-    """Everything below the curves."""
-    yield (
-        '<h2 id="order">In which order the tasks crossed</h2><p>Each task’s crossing with its interval; hollow while '
-        'tentative, a triangle where there is none.</p><div class="card"><div class="plot tall" id="emergence"></div></div>'
-    )
-    yield compared(pairs)
-    yield '<h2 id="latest">The latest evaluation</h2>' + "".join(table(source) for source in sources)
-    yield (
-        f'<p class="foot">{BETTER} the better form, which is the OLMES score: OLMES takes, task by task, the better of CF '
-        "and MCF. Where it changes from CF to MCF, a part of the step is a change of instrument and not of the model. "
-        "Values in percent, ± 1 standard error; the gap is MCF minus CF on the same questions.</p>"
-    )
-    runs = [source for source in sources if source.run is not None]
-    if any(source.subjects for source in sources):
-        yield _mmlu(sources)
-    if bias := [(i, task) for i, s in enumerate(sources) if s.run for task in s.curves if task != AVERAGE]:
-        yield _bias(sources, bias)
-    if runs:
-        yield _cost(runs)
-    yield _measured(sources, repeat)
-
-
 def table(source: Source) -> str:
     """The latest values of every task, the better form marked, and its verdict."""
     head = "".join(
@@ -229,124 +202,6 @@ def _verdict_cells(found: Crossover | None) -> list[str]:
     return [at, interval, step, escape(STATE_WORDS.get(found.state, found.state)) + late]
 
 
-def _mmlu(sources: Sequence[Source]) -> str:
-    source = next(source for source in sources if source.subjects)
-    names = next(iter(source.subjects.values()))
-    domains = dict.fromkeys(DOMAIN_NAMES.get(d, d) for d in domains_of(names) or [""])
-    ordered = [name for name in (*DOMAIN_NAMES.values(), "") if name in domains]
-    plots = "".join(
-        f'<div class="card"><h3>{escape(name or "subjects")}</h3><div class="plot tall" role="img" '
-        f'data-domain="{escape(name)}" aria-label="CF and MCF of each subject"></div></div>'
-        for name in ordered
-    )
-    return (
-        f'<h2 id="subjects-of">By domain and subject</h2><p>MMLU’s domains over training, and its {len(names)} subjects at '
-        f"the latest evaluation{' of ' + escape(source.name) if len(sources) > 1 else ''}, the largest lead of MCF on top: "
-        'circle CF, square MCF. A subject has few questions: read the pattern, not a row.</p><div class="grid" id="domains">'
-        f'</div><div class="panels" id="subjects">{plots}</div>'
-    )
-
-
-def _bias(sources: Sequence[Source], entries: Sequence[tuple[int, str]]) -> str:
-    def label(run: int, task: str) -> str:
-        return f"{sources[run].name}: {task}" if len(sources) > 1 else task
-
-    options = "".join(
-        f'<option value="{escape(json.dumps([run, task]))}">{escape(label(run, task))}</option>'
-        for run, task in entries
-    )
-    plots = (
-        ("bias-labels", "Which label MCF answers, %", "Bands: its answers. Dotted: where the right ones lie."),
-        ("bias-mass", "Label mass", "How sure the model is that a label comes at all."),
-        ("bias-length", "Length bias, Kendall’s τ", "0 is free of bias; above 0 CF leans to the longer choice."),
-    )
-    cards = "".join(
-        f'<div class="card"><h3>{name}</h3><p>{words}</p>'
-        f'<div class="plot" id="{id}" role="img" aria-label="{name}"></div></div>'
-        for id, name, words in plots
-    )
-    return (
-        '<h2 id="bias">What answers lean on beside knowledge</h2><p>A model that cannot read lettered choices yet says one '
-        "label whatever is asked; one that can spreads its answers as the right ones are.</p>"
-        f'<div class="controls" style="position:static;border:0;margin-top:0"><label>task <select id="bias-task">{options}'
-        f'</select></label></div><div class="panels">{cards}</div>'
-    )
-
-
-def _cost(runs: Sequence[Source]) -> str:
-    lines = []
-    for source in runs:
-        evaluations = source.run.evaluations if source.run else []
-        costs = [e.cost for e in evaluations if "seconds" in e.cost]
-        if not costs:
-            continue
-        shares = [v for e in evaluations if (v := e.cost.get("overhead", e.metrics.get("olmes/overhead")))]
-        seconds = sum(cost["seconds"] for cost in costs)
-        words = f"{len(costs)} evaluations took {_duration(seconds)}, {_duration(seconds / len(costs))} each"
-        if shares:
-            words += f", {100 * float(np.mean(shares)):.2g} % of the wall time between them"
-        if tokens := costs[-1].get("tokens"):
-            words += f"; one forwards {format_tokens(tokens)} tokens in {costs[-1].get('forwards', 0):,.0f} calls"
-            words += f" on {costs[-1].get('ranks', 1):,.0f} rank{'s' if costs[-1].get('ranks', 1) != 1 else ''}"
-        lines.append(escape(f"{source.name}: {words}." if len(runs) > 1 else f"{words}."))
-    if not lines:
-        return ""
-    plots = "".join(
-        f'<div class="card"><h3>{name}</h3><div class="plot" id="{id}" role="img" aria-label="{name}"></div></div>'
-        for id, name in (("cost-seconds", "Seconds an evaluation"), ("cost-overhead", "Share of the wall time, %"))
-    )
-    return f'<h2 id="cost">What it cost</h2><p>{"<br>".join(lines)}</p><div class="panels">{plots}</div>'
-
-
-def _measured(sources: Sequence[Source], repeat: str) -> str:
-    """How it was measured and how to do it again."""
-    parts = ['<h2 id="how">How it was measured, and how to repeat it</h2>']
-    for source in sources:
-        if source.run is None or not source.run.evaluations:
-            rows: dict[str, Any] = {"run": source.name, "source": "a table of accuracies"}
-        else:
-            last = source.run.evaluations[-1]
-            rows = {
-                "run": source.name,
-                "suite": f"{last.suite}, {sum(c.n or 0 for c in source.curves.values()):,} questions",
-                "fingerprint": last.fingerprint,
-                "points": f"{_evaluations(source)} evaluations, {len(source.run.superseded)} superseded",
-                "settings": _pairs(last.settings),
-                "versions": _pairs(last.versions),
-            }
-            rows["normalization"] = _pairs({t: c.normalization for t, c in source.curves.items() if c.normalization})
-        cells = "".join(
-            f"<dt>{escape(str(name))}</dt><dd>{escape(str(value))}</dd>" for name, value in rows.items() if value
-        )
-        parts.append(f"<dl>{cells}</dl><br>")
-    if repeat:
-        parts.append(f"<p>This page:</p><pre>{escape(repeat)}</pre>")
-    if any(source.run for source in sources):
-        source = next(source for source in sources if source.run)
-        suite = source.run.suite if source.run else ""
-        parts.append(
-            "<p>The same questions of another checkpoint; equal fingerprints mean equal questions, prompts and shots:</p>"
-            f"<pre>{escape(f'olmes-monitor eval MODEL --suite {suite}')}</pre>"
-        )
-    parts.append(
-        "<details><summary>What the numbers are</summary><p>CF is the share of questions whose right answer’s text has the "
-        "highest normalized log-likelihood; MCF the share whose right label does. The floor is the higher of chance and of "
-        "always answering the best single label. A crossing is where MCF leads CF and its floor and keeps the lead. The "
-        "error of the gap is paired, question by question, where the questions are known.</p></details>"
-    )
-    return "".join(parts)
-
-
-def _pairs(facts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items())
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
 def _percent(value: float | None, error: float | None, sign: str = "") -> str:
     if value is None:
         return ABSENT
@@ -363,7 +218,7 @@ def _last(source: Source) -> int | None:
     return max(ends) if ends else None
 
 
-def _evaluations(source: Source) -> int:
+def evaluations_of(source: Source) -> int:
     if source.run is not None:
         return len(source.run.evaluations)
     return max((len(curve.tokens) for curve in source.curves.values()), default=0)

@@ -11,7 +11,9 @@ from made_runs import NASTY
 from olmes_monitor.errors import RecordError
 from olmes_monitor.measure import Crossover
 from olmes_monitor.record import load_run
+from olmes_monitor.measure.flips import in_words
 from olmes_monitor.record.compare import compare_crossovers, comparison_line
+from olmes_monitor.record.explain import explain
 from olmes_monitor.report import page_html
 from olmes_monitor.report.curves import Source, read_run
 from olmes_monitor.report.page import page, write_page
@@ -104,6 +106,14 @@ def test_it_holds_curves_and_no_answers_and_stays_small(text, source):
     assert "mmlu-0" not in text, "a question's id"
     lengths = {len(curve["mcf"]) for curve in data["runs"][0]["tasks"].values()}
     assert lengths == {18}
+
+
+def test_it_says_what_turned_at_every_crossing_as_explain_does(text, run):
+    words = " ".join("".join(Reader(text).words).split())
+    for task, crossover in run.crossovers().items():
+        if task in run.tasks:
+            said = in_words(explain(run, task).flips)
+            assert (said in words.split("What turned at the crossings")[1]) == (crossover.tokens is not None)
 
 
 def test_it_says_how_it_was_measured_and_how_to_repeat_it(text, run):
