@@ -8,6 +8,7 @@ import json
 import logging
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,10 +111,26 @@ def finder(arguments: argparse.Namespace) -> Callable[[], list[Checkpoint]]:
             raise
         if found and not arguments.list and all(checkpoint.problem in (UNKNOWN, UNKNOWN_STEP) for checkpoint in found):
             raise SetupError(f"{found[0].path}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].problem}")
+        _warn_of_two_runs(found)
         found = found[:: arguments.every_nth or 1]
         return found[-arguments.last :] if arguments.last else found
 
     return find
+
+
+def _warn_of_two_runs(found: Sequence[Checkpoint]) -> None:
+    """Of two checkpoints at the same tokens a curve can hold only one. Said once."""
+    first: dict[int, Checkpoint] = {}
+    for checkpoint in found:
+        if checkpoint.tokens is None or checkpoint.problem is not None:
+            continue
+        other = first.setdefault(checkpoint.tokens, checkpoint)
+        if other is not checkpoint:
+            message = (
+                f"{other.path} and {checkpoint.path} differ and both stand at {checkpoint.tokens:,}: the curve holds"
+            )
+            warnings.warn(f"{message} the latter. If they are of two runs, scan each by itself", stacklevel=2)
+            return
 
 
 def _list(arguments: argparse.Namespace, job: Job) -> Any:

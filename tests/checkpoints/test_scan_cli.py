@@ -271,3 +271,9 @@ def test_find_crossover_scores_few_and_a_full_scan_the_rest(words, tmp_path, cap
     assert cli.main(["scan", str(folder), *ASKED]) == 0
     assert f"{20 - len(few.evaluations)} scored, {len(few.evaluations)} scored already" in capsys.readouterr().out
     assert load_run(folder).superseded == []
+
+
+def test_two_runs_in_one_scan_are_warned_of(saved, words, tmp_path):
+    save(tmp_path, 2, words, **LONG, initializer_range=0.3)
+    with pytest.warns(UserWarning, match="differ and both stand at 2,000.*scan each by itself"):
+        cli.main(["scan", str(saved), str(tmp_path), *ASKED, "--out", str(tmp_path / "out"), "--list"])
