@@ -83,7 +83,7 @@ def test_the_orders_of_the_choices_are_those_of_one_process(tokenizer):
 def fail_on_rank_one(rank, kind, tokenizer):
     model = wrapped(kind)
     scorer = Scorer(model, tokenizer, Suite("tiny", [make_task("boxes", 8)]), batch_tokens=100)
-    job, call = scorer.work.calls[1]
+    job, call = next((j, i) for j, i in scorer.work.calls[1:] if len(scorer.jobs[j].calls[i].reads.request))
     broken = scorer.jobs[job].calls[call].ids
     right = broken.copy()
     if rank == 1:
@@ -103,11 +103,22 @@ def fail_on_rank_one(rank, kind, tokenizer):
 def test_a_failure_on_one_rank_ends_the_evaluation_on_all(kind, tokenizer):
     results = run_ranks(fail_on_rank_one, 2, kind, tokenizer, seconds=60)
     place = results[1][2]
-    assert place.startswith("boxes mcf (questions q")
+    assert place.startswith("boxes mcf (question")
     assert {message for message, *_ in results} == {
         f"rank 1 of 2 failed in {place}: IndexError: index out of range in self"
     }
     assert results[0][1] == results[1][1]
+
+
+def each_alone(rank, tokenizer):
+    suite = Suite("tiny", [make_task("boxes", 2 + rank)])  # other questions on each, and other numbers of calls
+    evaluation = score(make_llama(), tokenizer, suite, batch_tokens=64, ranks=Ranks())
+    assert evaluation.cost["ranks"] == 1
+    return len(evaluation.scores["cf"].drop_null()) == sum(len(q.choices) for q in suite.tasks["boxes"].questions)
+
+
+def test_a_rank_may_score_alone_in_a_job(tokenizer):
+    assert run_ranks(each_alone, 2, tokenizer) == [True, True]
 
 
 def different_suites(rank, tokenizer):
