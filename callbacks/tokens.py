@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,7 @@ def _read(batch: Any) -> Read | None:
     return None
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: Any) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and not value.is_floating_point() and not value.is_complex()
 
 

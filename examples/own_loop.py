@@ -38,6 +38,7 @@ def main() -> None:
     train(model, rows, monitor, args.steps)
     checkpoint = Path(args.out) / "half.pt"
     torch.save({"model": model.state_dict(), "monitor": monitor.state_dict()}, checkpoint)
+    monitor.saved(checkpoint)  # the evaluation of this point names it
 
     saved = torch.load(checkpoint, weights_only=True)
     model.load_state_dict(saved["model"])

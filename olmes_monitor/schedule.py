@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -109,7 +108,7 @@ class Schedule:
             points.append(self.every.next(tokens))
         elif isinstance(self.every, int):
             points.append((tokens // self.every + 1) * self.every)
-        points += self.at[bisect_right(self.at, tokens) :][:1]  # type: ignore[type-var,arg-type,operator]
+        points += [int(point) for point in self.at if int(point) > tokens][:1]
         return min(points, default=None)
 
     def due(self, before: int, after: int) -> bool:

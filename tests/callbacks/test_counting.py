@@ -7,7 +7,7 @@ import pytest
 import torch
 from parts import make_llama, make_task, make_tokenizer
 from ranks import run_ranks
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from transformers import Trainer, TrainingArguments
 
 from olmes_monitor import Monitor, OLMESCallback, Suite, load_run
@@ -60,13 +60,20 @@ def with_lightning(folder, rows, callback, batch=2, accumulate=1, epochs=1, step
     trainer.fit(Module(), DataLoader(rows, batch_size=batch, collate_fn=collate))
 
 
+class InOrder(Trainer):
+    """(An argument says this in newer versions only.)"""
+
+    def _get_train_sampler(self, *_):
+        return SequentialSampler(self.train_dataset)
+
+
 def with_transformers(folder, rows, callback, batch=2, accumulate=1, epochs=1, steps=-1, **settings):
     args = TrainingArguments(
         output_dir=str(folder), per_device_train_batch_size=batch, num_train_epochs=epochs, max_steps=steps, use_cpu=True,
         gradient_accumulation_steps=accumulate, report_to="none", disable_tqdm=True, save_strategy="no", logging_steps=100,
-        remove_unused_columns=False, train_sampling_strategy="sequential", **settings,
+        remove_unused_columns=False, **settings,
     )  # fmt: skip
-    trainer = Trainer(make_llama(vocabulary=401), args, collate, rows, processing_class=TOKENIZER)
+    trainer = InOrder(make_llama(vocabulary=401), args, collate, rows, processing_class=TOKENIZER)
     trainer.add_callback(callback)
     trainer.train()
 

@@ -57,6 +57,18 @@ def test_a_loop_of_ones_own_resumes(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_fabric_on_one_process_and_two(devices, tmp_path):
+    run("fabric.py", "--steps", "6", "--devices", str(devices), cwd=tmp_path)
+    record = load_run(tmp_path / "runs" / "fabric")
+    assert [(e.point.tokens, e.point.step) for e in record.evaluations] == [(0, 0), (20480, 5), (24576, 6)]
+    last = record.evaluations[-1]
+    assert last.cost["ranks"] == devices
+    assert last.settings["path"] == "packed"
+    assert last.point.checkpoint == "runs/fabric/last.ckpt"
+
+
+@pytest.mark.slow
 def test_trackio_gets_every_row(tmp_path):
     """The real trackio where it is installed, else a stand-in with its calls (its pins are not ours, see docs/wandb.md)."""
     stand_in = """
