@@ -10,8 +10,8 @@ from made_runs import NASTY
 
 from olmes_monitor.errors import RecordError
 from olmes_monitor.measure import Crossover
-from olmes_monitor.record import load_run
 from olmes_monitor.measure.flips import in_words
+from olmes_monitor.record import load_run
 from olmes_monitor.record.compare import compare_crossovers, comparison_line
 from olmes_monitor.record.explain import explain
 from olmes_monitor.report import page_html

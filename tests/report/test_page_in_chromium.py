@@ -221,3 +221,32 @@ def test_a_watched_page_loads_itself_anew_and_keeps_what_was_chosen(browser, run
     assert opened.page.get_attribute("[data-group=y][data-value=error]", "aria-pressed") == "true"
     assert opened.said == []
     opened.page.context.close()
+
+
+def test_young_failed_and_half_asked_runs_load_without_a_word(browser, tmp_path):
+    """One evaluation at 0 tokens; a failed one after it; a run that was only asked in CF; a table without verdicts."""
+    from made_runs import make_run
+    from synthetic import failed_evaluation, rows, table
+
+    from olmes_monitor.measure import summarize
+    from olmes_monitor.record import Evaluation, Point, Recorder
+    from olmes_monitor.report.curves_file import read_curves
+
+    young, cloze = tmp_path / "young", tmp_path / "cloze"
+    make_run(young, ("arc_easy", "mmlu"), n=60, points=1)
+    Recorder(young).write(failed_evaluation(10**9))
+    for tokens in (10**9, 2 * 10**9):
+        scores = table(rows("arc_easy", [0, 1], cf=[[-1.0, -2.0], [-1.0, -2.0]]))
+        facts, metrics, problems = summarize(scores, {"arc_easy": "char"})
+        Recorder(cloze).write(Evaluation(Point(tokens), "mine", "f" * 16, scores, metrics, facts, problems))
+    csv = tmp_path / "few.csv"
+    csv.write_text("tokens,task,cf,mcf\n0,a,0.31,0.22\n5,a,0.3,0.4\n")
+    sources = {name: [read_run(load_run(tmp_path / name), name)] for name in ("young", "cloze")}
+    sources |= {"few": read_curves(csv), "all": [*sources["young"], *sources["cloze"], *read_curves(csv)]}
+    for name, shown in sources.items():
+        opened = Opened(browser, write_page(tmp_path / f"{name}.html", shown))
+        for value in ("log", "error"):
+            opened.page.click(f"[data-value={value}]")
+        assert opened.said == [], name
+        assert len(opened.shown()) == len({task for source in shown for task in source.curves})
+        opened.page.context.close()
