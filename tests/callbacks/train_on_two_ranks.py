@@ -1,6 +1,6 @@
 """A short training run of each trainer on as many ranks as torchrun starts; rank 0 leaves the record and the losses.
 
-torchrun --nproc-per-node 2 train_on_two_ranks.py {lightning|lightning_fsdp2|transformers} FOLDER [fails|alone]
+torchrun --nproc-per-node 2 train_on_two_ranks.py {lightning|lightning_fsdp2|lightning_tensor|transformers} FOLDER [fails|alone]
 
 fails: the second evaluation raises on rank 1, deep inside a forward. alone: no callback.
 """
@@ -43,7 +43,7 @@ def make_model():
     return model
 
 
-def with_lightning(folder: Path, sharded: bool = False) -> list[float]:
+def with_lightning(folder: Path, sharded: bool = False, tensor: bool = False) -> list[float]:
     import lightning.pytorch as pl
     from lightning.pytorch.strategies import ModelParallelStrategy
     from torch.distributed.fsdp import fully_shard
@@ -54,6 +54,8 @@ def with_lightning(folder: Path, sharded: bool = False) -> list[float]:
             self.model, self.tokenizer, self.losses = make_model(), make_tokenizer(SUITE), []
 
         def configure_model(self):
+            if tensor and not self.losses:
+                split_over(self.model, self.device_mesh["tensor_parallel"])
             if sharded and not self.losses:
                 mesh = self.device_mesh["data_parallel"]
                 for layer in self.model.model.layers:
@@ -79,7 +81,7 @@ def with_lightning(folder: Path, sharded: bool = False) -> list[float]:
         max_epochs=1,
         accelerator="cpu",
         devices=2,
-        strategy=ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1) if sharded else "ddp",
+        strategy=ModelParallelStrategy(1 if tensor else 2, 2 if tensor else 1) if sharded or tensor else "ddp",
         default_root_dir=folder,
         use_distributed_sampler=True,
         **quiet,
@@ -87,6 +89,14 @@ def with_lightning(folder: Path, sharded: bool = False) -> list[float]:
     trainer.callbacks.extend(callbacks())
     trainer.fit(module, torch.utils.data.DataLoader([{"input_ids": row} for row in ROWS], batch_size=4))
     return module.losses
+
+
+def split_over(model, mesh) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {"gate_proj": ColwiseParallel(), "up_proj": ColwiseParallel(), "down_proj": RowwiseParallel()}
+    for layer in model.model.layers:
+        parallelize_module(layer.mlp, mesh, plan)
 
 
 def with_transformers(folder: Path) -> list[float]:
@@ -107,6 +117,7 @@ def with_transformers(folder: Path) -> list[float]:
 KINDS = {
     "lightning": with_lightning,
     "lightning_fsdp2": lambda folder: with_lightning(folder, sharded=True),
+    "lightning_tensor": lambda folder: with_lightning(folder, tensor=True),
     "transformers": with_transformers,
 }
 

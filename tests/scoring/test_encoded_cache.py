@@ -213,7 +213,9 @@ def test_a_plan_is_made_once_and_read_in_every_bit(tokenizer, folder, monkeypatc
     assert any(row.is_trunk for row in first)
     assert any(row.trunk >= 0 for row in first)
     # A rank without requests of a job has nothing worth a file.
-    monkeypatch.setattr("olmes_monitor.scoring.jobs.pack", lambda requests, *_: pytest.fail("again") if requests else [])
+    monkeypatch.setattr(
+        "olmes_monitor.scoring.jobs.pack", lambda requests, *_: pytest.fail("again") if requests else []
+    )
     second = list(planned())
     for a, b in zip(second, first, strict=True):
         assert (a.trunk, a.trunk_length, a.is_trunk, a.tokens) == (b.trunk, b.trunk_length, b.is_trunk, b.tokens)
