@@ -3,8 +3,9 @@
     python tests/benchmarks/scan.py [--checkpoints 20] [--questions 60] [--hidden 128] [--layers 4] [--repeats 3]
 
 A bare evaluation is Scorer.evaluate alone, on a model that is loaded and planned. The scan finds, reads, swaps in, scores,
-summarizes and writes each checkpoint to the record on disk. Processor seconds of the whole process are compared beside
-wall seconds: other processes of the machine disturb the latter.
+summarizes and writes each checkpoint to the record on disk. Wall seconds are disturbed by other processes of the machine,
+the more where the two are taken one after the other; processor seconds of the whole process, and the scan's wall seconds
+over those that its own evaluations took, are not.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Counts(NamedTuple):
     """Seconds of the scan over those of as many bare evaluations."""
     processor: float
     """The same of processor seconds."""
+    around: float
+    """Wall seconds of the scan over those of the evaluations within it."""
 
 
 @contextlib.contextmanager
@@ -81,6 +84,7 @@ def measure(checkpoints: int, questions: int, repeats: int, **config: int) -> Co
         scorer = Scorer(make_llama(**config), tokenizer, suite, batch_tokens=512)
         walls: list[tuple[float, float]] = []
         processors: list[tuple[float, float]] = []
+        around: list[float] = []
         counts = {"plans": 0, "encodings": 0}
         opened = forwards = bare_forwards = 0
         for repeat in range(repeats):
@@ -91,8 +95,11 @@ def measure(checkpoints: int, questions: int, repeats: int, **config: int) -> Co
             scan.outcomes.clear()
             scan.results.lines.clear()
             (folder / f"out{repeat}" / "olmes" / "evaluations.jsonl").unlink()
+            inside: list[float] = []
+            scan.skeleton.evaluate = clocked(scan.skeleton.evaluate, inside)  # type: ignore[method-assign]
             with counted(counts):
                 scan_times = timed(scan.once)
+            around.append(scan_times[0] / sum(inside))
             done = scan.results.lines.values()
             assert len(done) == checkpoints
             forwards = int(sum(line["cost"]["forwards"] for line in done))
@@ -111,7 +118,21 @@ def measure(checkpoints: int, questions: int, repeats: int, **config: int) -> Co
             bare_forwards,
             min(s for s, _ in walls) / min(b for _, b in walls),
             min(s for s, _ in processors) / min(b for _, b in processors),
+            min(around),
         )
+
+
+def clocked(action, seconds: list[float]):
+    """The same action, its wall seconds appended to `seconds` at each call."""
+
+    def wrapper(*args, **kwargs):
+        started = time.perf_counter()
+        try:
+            return action(*args, **kwargs)
+        finally:
+            seconds.append(time.perf_counter() - started)
+
+    return wrapper
 
 
 def timed(action) -> tuple[float, float]:

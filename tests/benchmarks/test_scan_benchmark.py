@@ -18,6 +18,7 @@ def test_after_the_first_checkpoint_nothing_is_planned_or_encoded_and_each_forwa
 
 @pytest.mark.slow
 def test_twenty_checkpoints_cost_at_most_a_fifth_more_than_bare_evaluations():
-    """In processor seconds, which other processes disturb least; the benchmark prints wall seconds too."""
+    """In processor seconds, and in wall seconds beside its own evaluations: other processes disturb a comparison in turn."""
     found = measure(20, questions=40, repeats=2, hidden_size=128, intermediate_size=256, num_hidden_layers=4)
     assert found.processor <= 1.2
+    assert found.around <= 1.2

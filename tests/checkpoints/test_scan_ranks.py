@@ -117,6 +117,7 @@ def share_checkpoints(rank, size, folder, out, dies, results):
     results.put((rank, [(o.checkpoint.name, o.state) for o in scan.outcomes.values()]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "dies"), [(2, None), (3, 1), (3, 0)], ids=["2", "3, one killed", "3, first killed"])
 def test_workers_share_the_checkpoints_and_a_killed_ones_is_taken_again(folder, alone, tmp_path, size, dies):
     context = multiprocessing.get_context("spawn")
