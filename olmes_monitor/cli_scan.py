@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from olmes_monitor.checkpoints.search import Lead
     from olmes_monitor.checkpoints.store import Results
     from olmes_monitor.record import Run
-    from olmes_monitor.suite import Suite
 
 logger = logging.getLogger("olmes_monitor")
 
@@ -248,7 +247,9 @@ def _tell(arguments: argparse.Namespace, scan: Scan) -> None:
         run = load_run(folder, suite.fingerprint)
     outcomes = sorted(scan.outcomes.values(), key=lambda outcome: outcome.checkpoint.tokens or 0)
     if arguments.json:
-        print(json.dumps(_as_json(run, outcomes, folder, suite), ensure_ascii=False, allow_nan=False))
+        from olmes_monitor.report.scan import as_json
+
+        print(json.dumps(as_json(run, outcomes, folder, suite), ensure_ascii=False, allow_nan=False))
     elif arguments.csv:
         if run is not None:
             run.frame().to_csv(sys.stdout, index=False)
@@ -284,35 +285,6 @@ def _stdout() -> Any:
 
     # Off a terminal rich assumes 80 columns and would cut the table; a file has no width.
     return Console(width=None if sys.stdout.isatty() else 120)
-
-
-def _as_json(run: Run | None, outcomes: list[Outcome], folder: Path, suite: Suite) -> Any:
-    from olmes_monitor.record.files import plain
-
-    crossovers = {} if run is None else run.crossovers()
-    return plain(
-        {
-            "record": str(folder),
-            "suite": suite.name,
-            "fingerprint": suite.fingerprint,
-            "checkpoints": [
-                {
-                    "checkpoint": str(outcome.checkpoint.path),
-                    "revision": outcome.checkpoint.revision,
-                    "tokens": outcome.checkpoint.tokens,
-                    "step": outcome.checkpoint.step,
-                    "state": outcome.state,
-                    "why": outcome.why,
-                }
-                for outcome in outcomes
-            ],
-            "curve": [] if run is None else [evaluation.to_json() for evaluation in run.evaluations],
-            "crossovers": {
-                task: {name: getattr(found, name) for name in ("state", "tokens", "lo", "hi", "step")}
-                for task, found in crossovers.items()
-            },
-        }
-    )
 
 
 def _upload(scan: Scan) -> None:

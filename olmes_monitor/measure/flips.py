@@ -135,8 +135,15 @@ def explain_crossing(
     labels = None if subjects is None else np.asarray(subjects)
     gap, error = mean(mcf - cf, labels), stderr(mcf - cf, labels)
     before, after = windows(tokens, gap, error, at, window)
-    votes = [majority(array[side]) for side in (before, after) for array in (cf, mcf)]
-    return Flips(before, after, *votes, subjects=labels)
+    return Flips(
+        before,
+        after,
+        cf_before=majority(cf[before]),
+        mcf_before=majority(mcf[before]),
+        cf_after=majority(cf[after]),
+        mcf_after=majority(mcf[after]),
+        subjects=labels,
+    )
 
 
 def windows(

@@ -98,25 +98,26 @@ def task_noise(tokens: ArrayLike, cf: ArrayLike, mcf: ArrayLike, subjects: Array
     questions); a NaN takes its whole evaluation out. subjects: a label for each question (MMLU): all averages are over
     them. Raises ValueError for shapes that do not fit and where no evaluation has a value.
     """
-    x, cf, mcf = np.asarray(tokens, np.float64), np.asarray(cf, np.float64), np.asarray(mcf, np.float64)
-    if cf.ndim != 2 or cf.shape != mcf.shape or x.shape != cf.shape[:1]:
-        raise ValueError(f"tokens has shape {x.shape}, cf {cf.shape}, mcf {mcf.shape}; cf is (evaluations, questions)")
-    known = np.isfinite(cf + mcf).all(axis=1)
-    if not known.any() or not cf.shape[1]:
+    x, first, second = np.asarray(tokens, np.float64), np.asarray(cf, np.float64), np.asarray(mcf, np.float64)
+    if first.ndim != 2 or first.shape != second.shape or x.shape != first.shape[:1]:
+        shapes = f"tokens has shape {x.shape}, cf {first.shape}, mcf {second.shape}"
+        raise ValueError(f"{shapes}; cf is (evaluations, questions)")
+    known = np.isfinite(first + second).all(axis=1)
+    if not known.any() or not first.shape[1]:
         raise ValueError("no evaluation has values: there is no noise to measure")
-    x, cf, mcf = x[known], cf[known], mcf[known]
-    difference = mcf - cf
+    x, first, second = x[known], first[known], second[known]
+    difference = second - first
     gap = mean(difference, subjects)
     near = np.argsort(np.abs(gap), kind="stable")[:NEAREST]
     discordance = float(mean(difference[near] ** 2, subjects).mean())
     # As many questions as would give this standard error if none were grouped by subject.
     variance = float(np.mean(stderr(difference[near], subjects) ** 2))
     spread = discordance - float(np.mean(gap[near] ** 2))
-    effective = spread / variance if variance > 0 else float(cf.shape[1])
+    effective = spread / variance if variance > 0 else float(first.shape[1])
     return TaskNoise(
-        n=cf.shape[1],
-        cf=curve_noise(x, cf, subjects),
-        mcf=curve_noise(x, mcf, subjects),
+        n=first.shape[1],
+        cf=curve_noise(x, first, subjects),
+        mcf=curve_noise(x, second, subjects),
         gap=curve_noise(x, difference, subjects),
         discordance=discordance,
         resolvable=resolvable_gap(effective, discordance),

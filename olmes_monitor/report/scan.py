@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from olmes_monitor.record.files import read_table
+from olmes_monitor.record.files import plain, read_table
 from olmes_monitor.record.run import average_facts
 from olmes_monitor.report.terminal import format_tokens
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.table import Table
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from olmes_monitor.checkpoints.scan import Outcome, State
     from olmes_monitor.record import Evaluation, Run
     from olmes_monitor.scoring.score import Progress
+    from olmes_monitor.suite import Suite
 
 ABSENT = "–"
 LINE_SECONDS = 30.0
@@ -174,6 +177,34 @@ def account(outcomes: Sequence[Outcome]) -> list[str]:
     return lines + [
         f"  {o.checkpoint.name}: {o.state}: {o.why}" for o in outcomes if o.state not in ("scored", "known")
     ]
+
+
+def as_json(run: Run | None, outcomes: Sequence[Outcome], folder: Path, suite: Suite) -> Any:
+    """All that a scan says, as JSON holds it. run: the record's, None where it holds nothing of the suite."""
+    crossovers = {} if run is None else run.crossovers()
+    return plain(
+        {
+            "record": str(folder),
+            "suite": suite.name,
+            "fingerprint": suite.fingerprint,
+            "checkpoints": [
+                {
+                    "checkpoint": str(outcome.checkpoint.path),
+                    "revision": outcome.checkpoint.revision,
+                    "tokens": outcome.checkpoint.tokens,
+                    "step": outcome.checkpoint.step,
+                    "state": outcome.state,
+                    "why": outcome.why,
+                }
+                for outcome in outcomes
+            ],
+            "curve": [] if run is None else [evaluation.to_json() for evaluation in run.evaluations],
+            "crossovers": {
+                task: {name: getattr(found, name) for name in ("state", "tokens", "lo", "hi", "step")}
+                for task, found in crossovers.items()
+            },
+        }
+    )
 
 
 def agreement(run: Run) -> tuple[int, float] | None:

@@ -146,14 +146,14 @@ class Encoder:
             waiting = too_long
             if not waiting:
                 break
-        requests: list[Encoded] = []
+        scored: list[Encoded] = []
         unconditional: list[Encoded] = []
         for i, question in enumerate(task.questions):
             fitting = [self._cut(request, f"{task.name} {formulation}", question) for request in encoded[i]]
             result.cut += any(a is not b for a, b in zip(fitting, encoded[i], strict=True))
-            requests += fitting[: len(question.choices)]
+            scored += fitting[: len(question.choices)]
             unconditional += fitting[len(question.choices) :]
-        result.requests, result.unconditional = requests, unconditional
+        result.requests, result.unconditional = scored, unconditional
         return result
 
     def _cut(self, request: Encoded, where: str, question: Question) -> Encoded:
