@@ -22,10 +22,12 @@ def saved(tmp_path_factory):
 def loaded(folder, **sizes):
     """transformers' own tensor parallelism, alone or beneath its FSDP2."""
     from transformers import AutoModelForCausalLM
+
+    if not sizes:
+        return AutoModelForCausalLM.from_pretrained(folder, tp_plan="auto")
     from transformers.distributed import DistributedConfig
 
-    plan = {"tp_plan": "auto"} if not sizes else {"distributed_config": DistributedConfig(**sizes)}
-    return AutoModelForCausalLM.from_pretrained(folder, **plan)
+    return AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(**sizes))
 
 
 def by_hand(mesh):
