@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("olmes_monitor")
 
-BOS = {"auto": "auto", "true": True, "false": False}
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Scan; 0 if every checkpoint is scored, 1 if some are not (the account says why), 130 if interrupted.
@@ -152,6 +150,8 @@ def _list(arguments: argparse.Namespace, job: Job) -> Any:
 
 def _scan(arguments: argparse.Namespace, job: Job) -> tuple[Scan, bool]:
     """The scan as it ended, and whether it was interrupted."""
+    from rich.console import Console
+
     from olmes_monitor.checkpoints.scan import Scan
     from olmes_monitor.checkpoints.skeleton import Skeleton
     from olmes_monitor.checkpoints.store import Results
@@ -175,10 +175,10 @@ def _scan(arguments: argparse.Namespace, job: Job) -> tuple[Scan, bool]:
         suite,
         _loading(arguments, device),
         Ranks.current(device) if together else None,
-        bos=BOS[arguments.bos],
+        bos={"auto": "auto", "true": True, "false": False}[arguments.bos],
         batch_tokens="auto" if arguments.batch_tokens is None else arguments.batch_tokens,
     )
-    progress = ScanProgress(_console() if job.rank == 0 or not together else None, arguments.axis)
+    progress = ScanProgress(Console(stderr=True) if job.rank == 0 or not together else None, arguments.axis)
     scan = Scan(skeleton, results, find, progress)
     interrupted = False
     try:
@@ -333,12 +333,6 @@ def _device(job: Job, name: str | None) -> torch.device:
 
         torch.cuda.set_device(found)
     return found
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(stderr=True)
 
 
 @contextlib.contextmanager
