@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -43,8 +44,8 @@ class TransformersHooks(Adapter):
             )
         # The one object that all callbacks of a training get, and no other training: TrainerState is made anew each time.
         companions = vars(state).setdefault("olmes_callbacks", [])
-        companions.append(self)
-        refuse_namesakes(companions)
+        companions.append(weakref.ref(self))
+        refuse_namesakes(callback for callback in (ref() for ref in companions) if callback is not None)
         self.restored = self._find_state(state) if state.global_step > 0 else None
         out = self.out if self.out is not None else args.output_dir
         sink = WandbSink(live_wandb_run, artifact=self.artifact)

@@ -11,6 +11,7 @@ from transformers import Trainer, TrainingArguments, default_data_collator
 from wandb_file import axes, history, offline_run
 
 from olmes_monitor import OLMESCallback, load_run
+from olmes_monitor.callbacks.transformers import ranks_per_batch
 from olmes_monitor.errors import SetupError
 
 ROWS, LENGTH = 4, 10
@@ -199,3 +200,22 @@ def test_padding_counts_as_it_is_fed(tokenizer, suite, tmp_path):
     trainer.add_callback(OLMESCallback(every="1B", suite=suite, console=False, at_start=False))
     trainer.train()
     assert points(tmp_path) == [(38, 2)]
+
+
+def test_ranks_of_a_tensor_parallel_group_are_fed_one_batch():
+    config = SimpleNamespace(tp_size=2, dp_shard_size=4)
+    assert ranks_per_batch(SimpleNamespace(parallelism_config=config), make_llama()) == 2
+    assert ranks_per_batch(SimpleNamespace(parallelism_config=None), make_llama()) == 1
+    assert ranks_per_batch(SimpleNamespace(), SimpleNamespace(tp_size=4)) == 4
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_the_evaluation_runs_in_the_trainers_precision_on_the_packed_path(tokenizer, callback, tmp_path, bf16):
+    """accelerate's autocast sits in the model's forward, around which the packed path goes."""
+    trainer = make_trainer(tmp_path, tokenizer, bf16=bf16)
+    seen = set()
+    trainer.model.lm_head.register_forward_hook(lambda module, _, out: seen.add((module.training, out.dtype)))
+    trainer.add_callback(callback)
+    trainer.train()
+    assert seen == {(mode, torch.bfloat16 if bf16 else torch.float32) for mode in (True, False)}
+    assert load_run(tmp_path).evaluations[0].settings["path"] == "packed"
