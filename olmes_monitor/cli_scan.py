@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import json
 import logging
 import signal
@@ -38,14 +39,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     job = find_job()
     with contextlib.redirect_stdout(sys.stderr):  # nothing that is said on the way may end up in JSON or CSV
-        table = _list(arguments, job) if arguments.list else None
+        listed = _list(arguments, job) if arguments.list else None
         if not arguments.list:
             with _terminable():
                 scan, interrupted = _scan(arguments, job)
             if arguments.wandb and job.rank == 0:
                 _upload(scan)
-    if arguments.list:
-        _stdout().print(table)
+    if listed is not None:
+        if job.rank == 0:
+            _tell_list(arguments, *listed)
         return 0
     if job.rank == 0:
         _tell(arguments, scan)
@@ -97,6 +99,7 @@ def finder(arguments: argparse.Namespace) -> Callable[[], list[Checkpoint]]:
         "tokens_per_step": None if per_step is None else parse_tokens(per_step, "--tokens-per-step"),
         "revisions": arguments.revisions,
         "axis": arguments.axis,
+        "allow_pickle": arguments.allow_pickle,
     }
 
     def find() -> list[Checkpoint]:
@@ -106,7 +109,8 @@ def finder(arguments: argparse.Namespace) -> Callable[[], list[Checkpoint]]:
             if arguments.watch is not None and all(Path(place).is_dir() for place in arguments.places):
                 return []  # the first is still to land
             raise
-        if found and not arguments.list and all(checkpoint.problem in (UNKNOWN, UNKNOWN_STEP) for checkpoint in found):
+        undated = [(checkpoint.problem or "").startswith((UNKNOWN, UNKNOWN_STEP)) for checkpoint in found]
+        if found and not arguments.list and all(undated):
             raise SetupError(f"{found[0].path}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].problem}")
         _warn_of_two_runs(found)
         found = found[:: arguments.every_nth or 1]
@@ -130,22 +134,36 @@ def _warn_of_two_runs(found: Sequence[Checkpoint]) -> None:
             return
 
 
-def _list(arguments: argparse.Namespace, job: Job) -> Any:
-    """A table of what would be scored, in order, and what not and why."""
+def _list(arguments: argparse.Namespace, job: Job) -> tuple[list[Checkpoint], list[Checkpoint]]:
+    """What is found, in order, and which of it is scored already; both empty on other ranks than 0."""
     from olmes_monitor.checkpoints.store import Results
     from olmes_monitor.record.store import LINES
-    from olmes_monitor.report.scan import found_table
     from olmes_monitor.suite import load_suite
 
     if job.rank != 0:
-        return ""
+        return [], []
     found = finder(arguments)()
     folder = folder_of(arguments.places, arguments.out)
     known: list[Checkpoint] = []
     if (folder / LINES).exists():
         results = Results(folder, load_suite(arguments.suite, arguments.tasks, arguments.limit), arguments.axis)
         known = [checkpoint for checkpoint in found if checkpoint.tokens is not None and results.has(checkpoint)]
-    return found_table(found, known, arguments.axis)
+    return found, known
+
+
+def _tell_list(arguments: argparse.Namespace, found: list[Checkpoint], known: list[Checkpoint]) -> None:
+    """What would be scored and what not and why, as the arguments ask for it."""
+    from olmes_monitor.report.scan import found_rows, found_table
+
+    rows = found_rows(found, known)
+    if arguments.json:
+        print(json.dumps({"checkpoints": rows}, ensure_ascii=False))
+    elif arguments.csv:
+        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    else:
+        _stdout().print(found_table(found, known, arguments.axis))
 
 
 def _scan(arguments: argparse.Namespace, job: Job) -> tuple[Scan, bool]:

@@ -143,6 +143,24 @@ def found_table(checkpoints: Sequence[Checkpoint], known: Iterable[Checkpoint], 
     return table
 
 
+def found_rows(checkpoints: Sequence[Checkpoint], known: Iterable[Checkpoint]) -> list[dict[str, Any]]:
+    """What a scan would do with each checkpoint, in order, as JSON and CSV hold it."""
+    done = set(known)
+    return [
+        {
+            "checkpoint": str(checkpoint.path),
+            "revision": checkpoint.revision,
+            "kind": checkpoint.kind,
+            "step": checkpoint.step,
+            "tokens": checkpoint.tokens,
+            "dated_by": checkpoint.dated_by or None,
+            "scored": checkpoint in done,
+            "problem": checkpoint.problem,
+        }
+        for checkpoint in checkpoints
+    ]
+
+
 def curve_table(run: Run, outcomes: Iterable[Outcome], axis: str) -> Table:
     """Both curves, a row an evaluation of the record: of the loop and of scans, with what this scan did."""
     now = {outcome.checkpoint.tokens for outcome in outcomes if outcome.state == "scored"}

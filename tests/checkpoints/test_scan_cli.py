@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from made import save_ckpt
 from parts import make_tokenizer
 from scan_parts import TOKENS, same, save
 
@@ -277,3 +278,28 @@ def test_two_runs_in_one_scan_are_warned_of(saved, words, tmp_path):
     save(tmp_path, 2, words, **LONG, initializer_range=0.3)
     with pytest.warns(UserWarning, match="differ and both stand at 2,000.*scan each by itself"):
         cli.main(["scan", str(saved), str(tmp_path), *ASKED, "--out", str(tmp_path / "out"), "--list"])
+
+
+def test_a_checkpoint_that_only_a_pickle_dates_is_listed_with_the_way_out_and_dated_with_leave(tmp_path, capsys):
+    save_ckpt(tmp_path / "last.ckpt", hyper_parameters={"place": Path}, step=2)  # a class that no safe reader admits
+    arguments = ["scan", str(tmp_path), "--axis", "steps", "--list", "--json"]
+    assert cli.main(arguments) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert "--allow-pickle" in listed["problem"]
+    cli.main([*arguments, "--allow-pickle"])
+    (listed,) = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert (listed["step"], listed["problem"]) == (2, None)
+    # All of them undated: one error for the command and not a failed row each.
+    assert cli.main(["scan", str(tmp_path), "--axis", "steps"]) == 2
+
+
+def test_a_list_is_data_too(saved, scanned, capsys):
+    arguments = ["scan", str(saved), *ASKED, "--out", str(scanned.folder.parent), "--list"]
+    assert cli.main([*arguments, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert [(row["step"], row["scored"], row["problem"]) for row in rows] == [
+        (s, True, None) for s in (1, 2, 3, 4, 9, 10)
+    ]
+    assert cli.main([*arguments, "--csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(line["step"], line["scored"]) for line in lines] == [(str(row["step"]), "True") for row in rows]
