@@ -23,17 +23,21 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## the main job: a real training run in which multiple choice overtakes cloze, in minutes
 	$(BIN)/python examples/crossover_demo.py
 
+# Two processes of one thread each: the models are tiny, and threads would only wait for each other.
+PYTEST := -m pytest -n 2 --dist loadfile
+test test-fast test-oldest: export OMP_NUM_THREADS := 1
+
 test: $(READY) ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
 test-fast: $(READY) ## the tests without the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python $(PYTEST) -m "not slow"
 
 test-oldest: ## the tests with the oldest packages that pyproject.toml admits, in .venv-oldest
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet torch==2.13.0
 	.venv-oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt --editable '.[dev]'
-	.venv-oldest/bin/python -m pytest -m "not slow"
+	.venv-oldest/bin/python $(PYTEST) -m "not slow"
 
 # mypy sees the package as it is installed: callbacks/ inside it.
 check: $(READY) ## lint, format, types
