@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from olmes_monitor.errors import SetupError
+from olmes_monitor.schedule import Tokens, parse_tokens
 
 FINEST = 8
 """By default the floor of the spacing is every / FINEST."""
@@ -27,9 +30,33 @@ APART = 0.5
 APPROACH = 0.5
 """Share of the predicted way to the crossing that one evaluation may skip: the prediction is from few, noisy numbers."""
 
+ONSET = 0.07
+"""How often, of regular evaluations of a curve that stays where it was, one may be taken for the beginning of a sudden rise
+(over all tasks together): each costs one extra evaluation, to look again. A rise within one spacing is seen in time only so."""
+PLATEAU = 0.9
+"""How long before an evaluation, in units of `every`, the level lies from which it may have begun to rise."""
+LEAST = 0.25
+"""Standard errors that the evaluation before is taken to have risen at least: less cannot be told from none."""
+SUDDEN = 0.25
+"""As APPROACH, for a rise that has just begun."""
+
 AFTER = 0.5
 """How long, in units of `every`, a task counts on after its crossing was confirmed: as many evaluations beyond the crossing
 as before it pin it down best, and where it is steep three close ones confirm it at once."""
+
+
+@dataclass(frozen=True)
+class Refine:
+    """How a run zooms in: Monitor(refine=Refine(floor="100M"))."""
+
+    floor: Tokens | None = None
+    """The smallest spacing of evaluations, in tokens; every/8 by default."""
+    cap: float = CAP
+    """At most this share of evaluations beyond the regular ones."""
+
+    def refiner(self, every: int) -> Refiner:
+        """Raises SetupError for a floor not in 1 to every, or a cap below 0."""
+        return Refiner(every, None if self.floor is None else parse_tokens(self.floor, "floor"), self.cap)
 
 
 class Seen(NamedTuple):
@@ -67,7 +94,11 @@ def next_point(
         return regular
     smallest = every if floor is None else floor
     levels = math.floor(math.log2(every / smallest)) if floor is not None else int(math.log2(FINEST))
-    wanted = min((spacing(curve, every, every / 2**levels, left) for curve in curves), default=float(every))
+    finest, onset = every / 2**levels, NormalDist().inv_cdf(1 - ONSET / max(len(curves), 1))
+    wanted = min(
+        (min(spacing(curve, every, finest, left), max(sudden(curve, every, onset), finest)) for curve in curves),
+        default=float(every),
+    )
     level = min(levels, max(0, math.ceil(math.log2(every / wanted))))
     # Not every // 2**level: the multiples of a rounded spacing would drift off those of `every`.
     number = tokens * 2**level // every + 1
@@ -90,6 +121,26 @@ def spacing(curve: Sequence[Seen], every: float, floor: float, left: int) -> flo
     within = max(2 * BAND * latest.stderr / rise / left, floor)
     away = abs(latest.lead) / rise - within * left / 2
     return min(every, max(within, APPROACH * away, floor))
+
+
+def sudden(curve: Sequence[Seen], every: float, onset: float) -> float:
+    """The spacing in tokens that a task asks for as its lead begins to rise from a plateau below zero; `every` if none does.
+
+    The lead is above the plateau by h, more than `onset` standard errors, and was by less at the evaluation before. A
+    sudden rise begins exponentially (a logistic curve does): at that rate of growth it reaches zero in
+    ln(−plateau / h) / rate tokens, of which SUDDEN may pass unseen.
+    """
+    latest = curve[-1]
+    level = [seen.lead for seen in curve if latest.tokens - seen.tokens >= PLATEAU * every]
+    plateau = sum(level) / len(level) if level else 0.0
+    risen = latest.lead - plateau
+    if latest.lead >= 0 or plateau >= 0 or risen <= onset * latest.stderr:
+        return every
+    before = max(curve[-2].lead - plateau, LEAST * latest.stderr)
+    if not 0 < before < risen:
+        return every
+    growth = math.log(risen / before) / (latest.tokens - curve[-2].tokens)
+    return SUDDEN * math.log(-plateau / risen) / growth
 
 
 def _rise(curve: Sequence[Seen], every: float) -> float:
@@ -123,20 +174,26 @@ class Refiner:
         self._extra = 0
         self._last = 0
 
-    def observe(self, tokens: int, leads: Mapping[str, tuple[float, float]], settled: Sequence[str] = ()) -> int:
+    def observe(
+        self,
+        tokens: int,
+        leads: Mapping[str, tuple[float, float]],
+        settled: Sequence[str] = (),
+        extra: bool | None = None,
+    ) -> int:
         """After each evaluation: the tokens at which the next one is due.
 
         leads: task → (lead, its standard error); a task without a value (NaN, absent) is left out of this decision.
-        settled: tasks whose crossing is confirmed; they count for AFTER more. Training that went back gives up what lies
-        at or beyond `tokens`.
+        settled: tasks whose crossing is confirmed; they count for AFTER more. extra: whether it is an evaluation beyond the
+        regular ones; by default, whether no multiple of `every` lies between it and the one before. Training that went
+        back gives up what lies at or beyond `tokens`.
         """
+        if extra is None:  # training advances in whole steps: none falls on a multiple
+            extra = self._last < tokens and tokens // self.every == self._last // self.every
+        self._extra += extra
         if tokens <= self._last:
             for curve in self._curves.values():
                 curve[:] = [seen for seen in curve if seen.tokens < tokens]
-        elif (
-            tokens // self.every == self._last // self.every
-        ):  # training advances in whole steps: none falls on a multiple
-            self._extra += 1
         self._last = tokens
         self._settled = {task: min(self._settled.get(task, tokens), tokens) for task in settled}
         for task, (lead, error) in leads.items():
@@ -146,6 +203,11 @@ class Refiner:
                 # What is older is never looked at again.
                 curve[:] = [seen for seen in curve if tokens - seen.tokens <= LOOK_BACK * self.every]
         return self.next()
+
+    @property
+    def last(self) -> int:
+        """Tokens of the last evaluation observed; 0 before the first."""
+        return self._last
 
     def next(self) -> int:
         """The tokens at which the next evaluation is due, after the last one observed."""

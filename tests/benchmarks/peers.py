@@ -50,7 +50,17 @@ BATCH_SIZES = (1, 8, 32)
 """lm-eval's; the fastest is reported."""
 CLOSE = 1.25
 """A batch size that took this many times as long as the fastest in the first turn is not run again."""
-COLUMNS = ("method", "tokens forwarded", "tokens / ours", "time / ours", "max abs. difference", "predictions equal")
+SLOW = 20
+"""Nor is a method that took this many times as long as packed: minutes a turn, and a ratio that a tenth does not matter to."""
+COLUMNS = (
+    "method",
+    "turns",
+    "tokens forwarded",
+    "tokens / ours",
+    "time / ours",
+    "max abs. difference",
+    "predictions equal",
+)
 
 Method = Callable[[], np.ndarray]
 """One run: float64 (requests,), log-likelihoods in the order of Case.requests. AI2's end before the unconditional ones."""
@@ -84,7 +94,7 @@ class Row:
     tokens: int
     """Forwarded in one run, padding included."""
     seconds: np.ndarray
-    """float64 (repeats,)."""
+    """float64 (turns,); fewer turns where a method is too slow to be run again."""
     difference: float = 0.0
     """Largest |Δ log-likelihood| against packed, in nats."""
     equal: int = 0
@@ -95,12 +105,14 @@ class Row:
     def __add__(self, other: Row) -> Row:
         difference = max(self.difference, other.difference)
         equal, predictions = self.equal + other.equal, self.predictions + other.predictions
-        cost = self.tokens + other.tokens, self.seconds + other.seconds
+        turns = min(len(self.seconds), len(other.seconds))
+        cost = self.tokens + other.tokens, self.seconds[:turns] + other.seconds[:turns]
         return Row(self.label, *cost, difference, equal, predictions)
 
     def times(self, ours: Row) -> float:
         """How many times as long as ours: the median over the turns."""
-        return float(np.median(self.seconds / ours.seconds))
+        turns = min(len(self.seconds), len(ours.seconds))
+        return float(np.median(self.seconds[:turns] / ours.seconds[:turns]))
 
 
 class TokenCounter:
@@ -197,7 +209,7 @@ def make_methods(case: Case, model: torch.nn.Module, tokenizer: Any, folder: Pat
 
 
 def measure(case: Case, methods: dict[str, Method], counter: TokenCounter, repeats: int) -> dict[str, Row]:
-    """Run all methods in turn, again and again; after the first turn no more lm-eval batch size that lost by far."""
+    """Run all methods in turn, again and again; after the first turn no more what lost by far."""
     methods = dict(methods)
     tokens: dict[str, int] = {}
     values: dict[str, np.ndarray] = {}
@@ -211,7 +223,9 @@ def measure(case: Case, methods: dict[str, Method], counter: TokenCounter, repea
             print(f"{case.task.name} {case.formulation} {name}: {seconds[name][-1]:.1f} s", file=sys.stderr, flush=True)
         sizes = [name for name in methods if name.startswith("lm-eval")]
         best = min(seconds[name][0] for name in sizes)
-        methods = {name: run for name, run in methods.items() if name not in sizes or seconds[name][0] < CLOSE * best}
+        lost = {name for name in sizes if seconds[name][0] >= CLOSE * best}
+        lost |= {name for name in methods if seconds[name][0] >= SLOW * seconds["packed"][0]}
+        methods = {name: run for name, run in methods.items() if name not in lost}
     rows = {}
     for name in methods:
         agreement = compare(values[name], values["packed"], case.sizes)
@@ -257,7 +271,7 @@ def table(title: str, rows: dict[str, Row]) -> Iterator[str]:
     for row in rows.values():
         ratios = f"{row.tokens / packed.tokens:.2f} | {row.times(packed):.2f}"
         agreement = f"{row.difference:.1e} | {row.equal} of {row.predictions}" if row.predictions else " | "
-        yield f"| {row.label} | {row.tokens:,} | {ratios} | {agreement} |"
+        yield f"| {row.label} | {len(row.seconds)} | {row.tokens:,} | {ratios} | {agreement} |"
     yield ""
 
 
