@@ -18,6 +18,7 @@ from olmes_monitor.monitor import Monitor
 from olmes_monitor.record.evaluation import Evaluation
 from olmes_monitor.record.loggers import Sink, row_of, sinks_of
 from olmes_monitor.record.verdicts import Hook
+from olmes_monitor.refine import Refine, refiner_of
 from olmes_monitor.schedule import Schedule, Tokens, parse_tokens
 from olmes_monitor.suite import Suite
 from olmes_monitor.telling import named
@@ -37,6 +38,7 @@ class Adapter:
         *,
         at: Sequence[Tokens] = (),
         at_checkpoints: bool = False,
+        refine: bool | Refine = False,
         suite: Suite | str = "monitor",
         tasks: Sequence[str] | str | None = None,
         limit: int | None = None,
@@ -59,8 +61,8 @@ class Adapter:
         **scoring: Any,
     ) -> None:
         """
-        `every`, `at`, `at_checkpoints`, `suite`, `tasks`, `limit`, `log`, `at_start`, `at_end`, `on_error`, `console`,
-        `on_crossover`, `name`, `scoring`: as in Monitor.
+        `every`, `at`, `at_checkpoints`, `refine`, `suite`, `tasks`, `limit`, `log`, `at_start`, `at_end`, `on_error`,
+        `console`, `on_crossover`, `name`, `scoring`: as in Monitor.
         `tokenizer`: found by itself as the trainer's processing_class (transformers) or as the attribute `tokenizer` of the
         LightningModule or datamodule. `model`: the language model, or a function from the LightningModule to it; found by
         itself where the module has one part with weights. `out`: the run's folder (default: the trainer's own, where a
@@ -79,7 +81,8 @@ class Adapter:
         if adopt:
             self.__dict__ = _live(adopt).__dict__
             return
-        Schedule(every, at_start, at_end, at, at_checkpoints)  # refuses what it cannot read now
+        # Refuses what it cannot read now.
+        refiner_of(refine, Schedule(every, at_start, at_end, at, at_checkpoints))
         if count not in ("all", "non_padding"):
             raise SetupError(f'count takes "all" or "non_padding"; got {count!r}')
         if (count != "all") + (tokens_per_step is not None) + (count_tokens is not None) > 1:
@@ -103,6 +106,7 @@ class Adapter:
             "every": every,
             "at": at,
             "at_checkpoints": at_checkpoints,
+            "refine": refine,
             "suite": suite,
             "tasks": tasks,
             "limit": limit,
@@ -146,12 +150,13 @@ class Adapter:
             monitor.load_state_dict(state)
             self.saving.load_state_dict(state.get("saving", {}))
 
-    def _begin(self, step: int, seen: int = 0) -> Evaluation | None:
+    def _begin(self, step: int, seen: int = 0, planned: int | None = None) -> Evaluation | None:
         """Start the Monitor; where training goes on from a checkpoint that knows no token count, find or miss it aloud.
 
-        `seen`: the trainer's own count of tokens, 0 if it has none.
+        `seen`: the trainer's own count of tokens, 0 if it has none. `planned`: its last step, None if it has none.
         """
         monitor = self._running
+        monitor.planned_steps = planned
         if step > 0 and monitor.tokens == 0:
             known = self.tokens_per_step * step if self.tokens_per_step is not None else seen
             if known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -60,7 +61,7 @@ class LightningHooks(Adapter):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The first evaluation."""
         self._pending, self._last_step, self._saved_at = 0, trainer.global_step, None
-        self._publish_metrics(trainer, self._begin(trainer.global_step))
+        self._publish_metrics(trainer, self._begin(trainer.global_step, planned=planned_steps(trainer)))
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Note a checkpoint that was saved since the last optimizer step."""
@@ -198,6 +199,17 @@ def ranks_per_batch(trainer: Any) -> int:
     """How many ranks the strategy feeds one and the same batch: those of a tensor-parallel group."""
     sampler = getattr(trainer.strategy, "distributed_sampler_kwargs", None) or {}
     return max(1, trainer.world_size // sampler.get("num_replicas", trainer.world_size))
+
+
+def planned_steps(trainer: Any) -> int | None:
+    """The optimizer step at which training ends; None where it has no end. Only once the data is set up.
+
+    (trainer.estimated_stepping_batches raises where the accumulation changes on the way.)
+    """
+    ends = [trainer.max_steps] if trainer.max_steps > 0 else []
+    if (trainer.max_epochs or -1) > 0 and trainer.num_training_batches < math.inf:
+        ends.append(math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches) * trainer.max_epochs)
+    return min(ends, default=None)
 
 
 def precision_context(trainer: Any) -> Callable[[], AbstractContextManager]:

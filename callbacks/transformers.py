@@ -62,7 +62,7 @@ class TransformersHooks(Adapter):
         self._counter = TokenCounter(self.count, self.padding, device_of(kwargs["model"]))
         if self.tokens_per_step is None:
             self._hook = kwargs["model"].register_forward_pre_hook(self._counter, with_kwargs=True)
-        self._publish_history(state, self._begin(state.global_step, state.num_input_tokens_seen))
+        self._publish_history(state, self._begin(state.global_step, state.num_input_tokens_seen, state.max_steps))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """transformers calls this once per optimizer step, before it saves a checkpoint."""

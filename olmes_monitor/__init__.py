@@ -15,6 +15,7 @@ _HOME = {
     "OLMESCallback": "olmes_monitor.callbacks",
     "Monitor": "olmes_monitor.monitor",
     "Schedule": "olmes_monitor.schedule",
+    "Refine": "olmes_monitor.refine",
     "score": "olmes_monitor.scoring.score",
     "load_suite": "olmes_monitor.suite",
     "Suite": "olmes_monitor.suite",
@@ -38,6 +39,7 @@ __all__ = [
     "OLMESError",
     "Point",
     "Question",
+    "Refine",
     "Run",
     "Schedule",
     "Suite",
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from olmes_monitor.monitor import Monitor
     from olmes_monitor.record import Evaluation, Point, Run, load_run
     from olmes_monitor.record.compare import compare_crossovers
+    from olmes_monitor.refine import Refine
     from olmes_monitor.schedule import Schedule
     from olmes_monitor.scoring.score import score
     from olmes_monitor.suite import Question, Suite, Task, load_suite

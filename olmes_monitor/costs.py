@@ -1,13 +1,16 @@
-"""What evaluations cost beside the training they watch, in words."""
+"""What is asked and what it costs beside the training it watches, in words and for the trackers."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
+from olmes_monitor.measure.noise import advice_before
+from olmes_monitor.refine import Refiner
 from olmes_monitor.report.terminal import format_tokens
 from olmes_monitor.schedule import Geometric, Schedule
-from olmes_monitor.scoring.score import Scorer
+from olmes_monitor.scoring.score import Scorer, versions
 
 logger = logging.getLogger("olmes_monitor")
 
@@ -37,16 +40,47 @@ def schedule_in_words(schedule: Schedule) -> str:
     return ", ".join(parts or ["at the start and the end only"])
 
 
-def describe(scorer: Scorer, schedule: Schedule, record: Path) -> str:
+def describe(scorer: Scorer, schedule: Schedule, record: Path, refiner: Refiner | None = None) -> str:
     """One line: what is asked, how often, and what it costs."""
     suite, share = scorer.suite, compute_share(scorer, schedule)
     questions = sum(len(task.questions) for task in suite.tasks.values())
     cost = "" if share is None else f", {share:.2%} of the training compute"
+    closer = "" if refiner is None else f", and up to {refiner.cap:.0%} more of them where MCF is about to overtake CF"
     return (
         f"olmes_monitor: suite {suite.name} ({suite.fingerprint}): {len(suite.tasks)} tasks, {questions:,} questions, "
         f"{scorer.requests:,} requests, {format_tokens(scorer.tokens)} tokens forwarded ({scorer.path.name} path) by an "
-        f"evaluation {schedule_in_words(schedule)}{cost}; record in {record}"
+        f"evaluation {schedule_in_words(schedule)}{cost}{closer}; record in {record}"
     )
+
+
+def config_of(scorer: Scorer, schedule: Schedule, **more: Any) -> dict[str, Any]:
+    """What trackers keep as the run's settings: what is asked, when, and `more`."""
+    suite = scorer.suite
+    return {
+        "suite": suite.name,
+        "fingerprint": suite.fingerprint,
+        "questions": {name: len(task.questions) for name, task in suite.tasks.items()},
+        "every": schedule.every,
+        "versions": versions(),
+        **more,
+    }
+
+
+def asks_both(scorer: Scorer) -> bool:
+    """Whether each task is asked in both formulations, so that one can overtake the other."""
+    return {job.formulation for job in scorer.jobs} >= {"cf", "mcf"}
+
+
+def advise(scorer: Scorer) -> list[str]:
+    """Before training: a line, logged too, where the suite's questions are too few to show a crossing soon."""
+    if not asks_both(scorer):
+        return []
+    suite = scorer.suite
+    line = advice_before({name: len(task.questions) for name, task in suite.tasks.items()}, suite.name)
+    if line is None:
+        return []
+    logger.info(line)
+    return [line]
 
 
 def warn_of_cost(scorer: Scorer, schedule: Schedule) -> None:

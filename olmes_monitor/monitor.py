@@ -11,13 +11,14 @@ from typing import Any, Literal
 
 from torch import nn
 
-from olmes_monitor.costs import describe, warn_of_cost, warn_of_step
+from olmes_monitor.costs import advise, config_of, describe, warn_of_cost, warn_of_step
 from olmes_monitor.errors import EvaluationError, OLMESError, SetupError
 from olmes_monitor.record.evaluation import Evaluation, Point
 from olmes_monitor.record.files import read_lines
 from olmes_monitor.record.loggers import Sink, sinks_of
 from olmes_monitor.record.store import LINES, Recorder
 from olmes_monitor.record.verdicts import Hook
+from olmes_monitor.refine import Refine
 from olmes_monitor.report.progress import show_progress
 from olmes_monitor.report.terminal import format_tokens
 from olmes_monitor.schedule import Schedule, Tokens
@@ -26,6 +27,7 @@ from olmes_monitor.scoring.score import Scorer, versions
 from olmes_monitor.state import attempts, check_suite, last_evaluated, tokens_at
 from olmes_monitor.suite import Suite, load_suite
 from olmes_monitor.telling import Teller
+from olmes_monitor.zoom import make_zoom
 
 logger = logging.getLogger("olmes_monitor")
 
@@ -57,6 +59,7 @@ class Monitor:
         every: Tokens | None,
         at: Sequence[Tokens] = (),
         at_checkpoints: bool = False,
+        refine: bool | Refine = False,
         suite: Suite | str = "monitor",
         tasks: Sequence[str] | str | None = None,
         limit: int | None = None,
@@ -74,11 +77,12 @@ class Monitor:
         """
         `every`: tokens between two evaluations ("500M", "1B", 2.5e9, an int), "geometric:100M,1.2" for points each 1.2 times
         as far as the one before, or None. `at`: token counts at which to evaluate besides. `at_checkpoints`: evaluate
-        whenever a checkpoint is saved (`saved` says so). `suite`: "monitor", "quick", "standard" or a
-        Suite; `tasks` and `limit` choose among its tasks and cap the questions of each. `out`: the run's folder; the
-        record goes to `out`/olmes. `log`: called with each evaluation's row (name → value), a live W&B run, or several of
-        them (record/loggers.py says what else a sink may be told). `on_crossover`: called on rank 0 with a CrossoverEvent
-        when a task's verdict becomes confirmed or is reverted.
+        whenever a checkpoint is saved (`saved` says so). `refine`: evaluate more closely where MCF is about to overtake CF,
+        up to 30 % more often and down to every/8, or as Refine(floor="100M", cap=0.3) says. `suite`: "monitor", "quick",
+        "standard" or a Suite; `tasks` and `limit` choose among its tasks and cap the questions of each. `out`: the run's
+        folder; the record goes to `out`/olmes. `log`: called with each evaluation's row (name → value), a live W&B run, or
+        several of them (record/loggers.py says what else a sink may be told). `on_crossover`: called on rank 0 with a
+        CrossoverEvent when a task's verdict becomes confirmed or is reverted.
         `on_error`: whether a failed evaluation is recorded and training goes on, or raises. `console`: print the tables.
         `ranks_per_batch`: how many ranks are fed one and the same batch, so that its tokens are counted once.
         `name`: goes into the logged names, where several monitors watch one run.
@@ -107,6 +111,8 @@ class Monitor:
         self.main = self.ranks.rank == 0
         self.tokens = 0
         self.steps = 0
+        self.planned_steps: int | None = None
+        """Optimizer steps at the end of training, if that is known."""
         self.attempt = 1
         """Which start of the training process this is, as far as the record knows."""
         self.notes: dict[str, Any] = {"count": "given"}
@@ -120,6 +126,7 @@ class Monitor:
         self._console = _console() if console and self.main else None
         self.out = Path(out)
         self._recorder = self._on_main(lambda: Recorder(self.out / "olmes"), "opening the record")
+        self._zoom = make_zoom(refine, self.schedule, self.scorer, self.out / "olmes")
         sinks = sinks_of(log)
         self._teller = (
             Teller(sinks, self.out, suite.fingerprint, name, on_crossover, self._console) if self.main else None
@@ -138,13 +145,17 @@ class Monitor:
         where a point is owed (it was killed while it evaluated, or was never watched so far)."""
         self._look_back()
         if self._teller is not None:
-            self._teller.say(self.describe())
-            self._teller.start(self._config(), self.tokens)
+            for line in (self.describe(), *advise(self.scorer)):
+                self._teller.say(line)
+            config = config_of(self.scorer, self.schedule, refine=self._zoom is not None, tokenizer=self._tokenizer)
+            self._teller.start(config | {"settings": self.scorer.settings | self.notes}, self.tokens)
             warn_of_cost(self.scorer, self.schedule)
+        if self._zoom is not None and self.tokens > 0:
+            self._zoom.begin(self.tokens, self._evaluated, self.planned_steps)
         self._since = time.monotonic()
         if self.tokens == 0:
             return self.evaluate() if self.schedule.at_start else None
-        owed = self.schedule.at_checkpoints or self.schedule.due(self._evaluated or 0, self.tokens)
+        owed = self.schedule.at_checkpoints or self._due(self._evaluated or 0, self.tokens)
         return self.evaluate() if owed and not self.evaluated_here else None
 
     def step(self, tokens: int, step: int | None = None) -> Evaluation | None:
@@ -167,7 +178,7 @@ class Monitor:
         if self.main and not self._fed:
             warn_of_step(fed, self.schedule)
         self._fed += fed
-        return self.evaluate() if self.schedule.due(before, self.tokens) else None
+        return self.evaluate() if self._due(before, self.tokens) else None
 
     def saved(self, checkpoint: str | Path | None) -> Evaluation | None:
         """Say, on every rank, that a checkpoint of the model as it stands was saved: its point's evaluation names it.
@@ -222,21 +233,28 @@ class Monitor:
         # Without the other ranks training cannot go on either: better ended in words than in its next collective.
         if evaluation.scores is None and (self.on_error == "raise" or self.ranks.lost):
             raise EvaluationError(evaluation.problems["evaluation"])
+        if self._zoom is not None:
+            self._zoom.observe(evaluation, self._teller.crossovers if self._teller else {}, self.planned_steps)
         return evaluation if evaluation.scores is not None else None
 
-    def state_dict(self) -> dict[str, int]:
-        """What a checkpoint must hold for the token axis to go on after a resume."""
-        return {
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold for the token axis to go on after a resume; JSON can hold it."""
+        state: dict[str, Any] = {
             "tokens": self.tokens,
             "step": self.steps,
             "evaluated": -1 if self._evaluated is None else self._evaluated,
         }
+        if self._zoom is not None and self.main:
+            state["refine"] = self._zoom.refiner.state_dict()
+        return state
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of state_dict; called before `start`."""
         self.tokens, self.steps = int(state["tokens"]), int(state["step"])
         evaluated = int(state.get("evaluated", -1))
         self._evaluated = None if evaluated < 0 else evaluated
+        if self._zoom is not None and "refine" in state:
+            self._zoom.refiner.load_state_dict(state["refine"])
 
     def go_on_at(self, step: int) -> bool:
         """For a run that goes on at an optimizer step without a saved state: find its tokens in the record. A collective,
@@ -261,7 +279,10 @@ class Monitor:
 
     def describe(self) -> str:
         """One line: what is asked, how often, and what it costs."""
-        return describe(self.scorer, self.schedule, self.out / "olmes")
+        return describe(self.scorer, self.schedule, self.out / "olmes", self._zoom and self._zoom.refiner)
+
+    def _due(self, before: int, after: int) -> bool:
+        return self.schedule.due(before, after) or (self._zoom is not None and before < self._zoom.due <= after)
 
     def _failed(self, point: Point, error: Exception) -> Evaluation:
         # An error that is not one of ours is a defect somewhere; its traceback is what helps to mend it.
@@ -278,19 +299,6 @@ class Monitor:
         self._written = self._try_on_main(lambda: self._recorder.write(evaluation), what)
         if self._teller is not None:
             self._teller.evaluated(evaluation)
-
-    def _config(self) -> dict[str, Any]:
-        """What trackers keep as the run's settings."""
-        scorer, suite = self.scorer, self.scorer.suite
-        return {
-            "suite": suite.name,
-            "fingerprint": suite.fingerprint,
-            "questions": {name: len(task.questions) for name, task in suite.tasks.items()},
-            "every": self.schedule.every,
-            "tokenizer": self._tokenizer,
-            "settings": scorer.settings | self.notes,
-            "versions": versions(),
-        }
 
     def _lines(self) -> list[dict[str, Any]]:
         record = self.out / "olmes" / LINES

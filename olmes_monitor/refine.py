@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from olmes_monitor.errors import SetupError
-from olmes_monitor.schedule import Tokens, parse_tokens
+from olmes_monitor.schedule import Schedule, Tokens, parse_tokens
 
 FINEST = 8
 """By default the floor of the spacing is every / FINEST."""
@@ -53,10 +53,6 @@ class Refine:
     """The smallest spacing of evaluations, in tokens; every/8 by default."""
     cap: float = CAP
     """At most this share of evaluations beyond the regular ones."""
-
-    def refiner(self, every: int) -> Refiner:
-        """Raises SetupError for a floor not in 1 to every, or a cap below 0."""
-        return Refiner(every, None if self.floor is None else parse_tokens(self.floor, "floor"), self.cap)
 
 
 class Seen(NamedTuple):
@@ -157,6 +153,19 @@ def _rise(curve: Sequence[Seen], every: float) -> float:
     return max(found)
 
 
+def refiner_of(refine: bool | Refine, schedule: Schedule) -> Refiner | None:
+    """What `refine=` asks for beside this schedule; None for False. Raises SetupError where the two do not fit."""
+    if refine is False:
+        return None
+    settings = Refine() if refine is True else refine
+    if not isinstance(settings, Refine):
+        raise SetupError(f'refine takes True, False or Refine(floor="100M", cap=0.3); got {refine!r}')
+    if not isinstance(schedule.every, int):
+        raise SetupError('refine divides a regular spacing: give every as a number of tokens, as every="1B"')
+    floor = None if settings.floor is None else parse_tokens(settings.floor, "floor")
+    return Refiner(schedule.every, floor, settings.cap)
+
+
 class Refiner:
     """The same decision with its memory: what was seen, and how many extra evaluations were spent."""
 
@@ -204,6 +213,10 @@ class Refiner:
                 curve[:] = [seen for seen in curve if tokens - seen.tokens <= LOOK_BACK * self.every]
         return self.next()
 
+    def reset(self) -> None:
+        """Forget what was seen."""
+        self._curves, self._settled, self._extra, self._last = {}, {}, 0, 0
+
     @property
     def last(self) -> int:
         """Tokens of the last evaluation observed; 0 before the first."""
@@ -227,9 +240,11 @@ class Refiner:
             "settled": dict(self._settled),
             "extra": self._extra,
             "last": self._last,
+            "planned": self.planned,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of state_dict."""
         self._curves = {task: [Seen(*seen) for seen in curve] for task, curve in state["curves"].items()}
         self._settled, self._extra, self._last = dict(state["settled"]), int(state["extra"]), int(state["last"])
+        self.planned = state["planned"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from olmes_monitor.errors import OLMESError
+from olmes_monitor.measure.crossover import Crossover
 from olmes_monitor.record.evaluation import Evaluation
 from olmes_monitor.record.files import plain
 from olmes_monitor.record.loggers import (
@@ -53,6 +54,11 @@ class Teller:
             self._verdicts.restore(tokens)
         except Exception as error:
             logger.warning("the verdicts so far could not be read, so news may be told again: %s", error)
+
+    @property
+    def crossovers(self) -> Mapping[str, Crossover]:
+        """The verdicts after the last evaluation that has any."""
+        return self._verdicts.crossovers
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """The row, with the verdicts as they are now, to every tracker; a verdict that is news to whoever should know."""
