@@ -30,9 +30,9 @@ APART = 0.5
 APPROACH = 0.5
 """Share of the predicted way to the crossing that one evaluation may skip: the prediction is from few, noisy numbers."""
 
-ONSET = 0.07
-"""How often, of regular evaluations of a curve that stays where it was, one may be taken for the beginning of a sudden rise
-(over all tasks together): each costs one extra evaluation, to look again. A rise within one spacing is seen in time only so."""
+CHANCE = 0.1
+"""How often, of evaluations of curves that stay where they are, one may be taken for a rise (over all tasks together): each
+costs an extra evaluation, to look again. The beginning of a rise within one spacing is seen in time only so."""
 PLATEAU = 0.9
 """How long before an evaluation, in units of `every`, the level lies from which it may have begun to rise."""
 LEAST = 0.25
@@ -90,9 +90,9 @@ def next_point(
         return regular
     smallest = every if floor is None else floor
     levels = math.floor(math.log2(every / smallest)) if floor is not None else int(math.log2(FINEST))
-    finest, onset = every / 2**levels, NormalDist().inv_cdf(1 - ONSET / max(len(curves), 1))
+    finest, doubt = every / 2**levels, NormalDist().inv_cdf(1 - CHANCE / max(len(curves), 1))
     wanted = min(
-        (min(spacing(curve, every, finest, left), max(sudden(curve, every, onset), finest)) for curve in curves),
+        (min(spacing(curve, every, finest, left, doubt), max(sudden(curve, every, doubt), finest)) for curve in curves),
         default=float(every),
     )
     level = min(levels, max(0, math.ceil(math.log2(every / wanted))))
@@ -102,15 +102,16 @@ def next_point(
     return point if point > tokens else regular
 
 
-def spacing(curve: Sequence[Seen], every: float, floor: float, left: int) -> float:
-    """The spacing in tokens that one task asks for, from `floor` to `every`; left: extra evaluations it may count on.
+def spacing(curve: Sequence[Seen], every: float, floor: float, left: int, doubt: float) -> float:
+    """The spacing in tokens that one task asks for, from `floor` to `every`; left: extra evaluations it may count on; doubt:
+    standard errors by which a rise may be less than it looks.
 
     With the gap at g ± s and rising by r a token, the band needs 2·BAND·s/r tokens to pass zero, and the crossing is
     |g|/r tokens away. The extra evaluations are laid evenly over the band, or as closely as the floor allows where it
     is narrow; on the way there (and away) the spacing is APPROACH of what is left. A slow rise has a band wider than the
     extra ones can fill: then the answer is `every`, and so it is where the gap does not rise.
     """
-    rise = _rise(curve, every)
+    rise = _rise(curve, every, doubt)
     if rise <= 0:
         return every
     latest = curve[-1]
@@ -119,10 +120,10 @@ def spacing(curve: Sequence[Seen], every: float, floor: float, left: int) -> flo
     return min(every, max(within, APPROACH * away, floor))
 
 
-def sudden(curve: Sequence[Seen], every: float, onset: float) -> float:
+def sudden(curve: Sequence[Seen], every: float, doubt: float) -> float:
     """The spacing in tokens that a task asks for as its lead begins to rise from a plateau below zero; `every` if none does.
 
-    The lead is above the plateau by h, more than `onset` standard errors, and was by less at the evaluation before. A
+    The lead is above the plateau by h, more than `doubt` standard errors, and was by less at the evaluation before. A
     sudden rise begins exponentially (a logistic curve does): at that rate of growth it reaches zero in
     ln(−plateau / h) / rate tokens, of which SUDDEN may pass unseen.
     """
@@ -130,7 +131,8 @@ def sudden(curve: Sequence[Seen], every: float, onset: float) -> float:
     level = [seen.lead for seen in curve if latest.tokens - seen.tokens >= PLATEAU * every]
     plateau = sum(level) / len(level) if level else 0.0
     risen = latest.lead - plateau
-    if latest.lead >= 0 or plateau >= 0 or risen <= onset * latest.stderr:
+    error = latest.stderr * math.sqrt(1 + 1 / max(len(level), 1))
+    if latest.lead >= 0 or plateau >= 0 or risen <= doubt * error:
         return every
     before = max(curve[-2].lead - plateau, LEAST * latest.stderr)
     if not 0 < before < risen:
@@ -139,9 +141,9 @@ def sudden(curve: Sequence[Seen], every: float, onset: float) -> float:
     return SUDDEN * math.log(-plateau / risen) / growth
 
 
-def _rise(curve: Sequence[Seen], every: float) -> float:
+def _rise(curve: Sequence[Seen], every: float, doubt: float) -> float:
     """How fast the lead rises, a token, at the latest evaluation: the steepest way up from an earlier one, each lessened
-    by its standard error, so that noise alone seldom counts as a rise; 0 where there is none."""
+    by `doubt` standard errors, so that noise alone seldom counts as a rise; 0 where there is none."""
     if len(curve) < 2:
         return 0.0
     latest = curve[-1]
@@ -149,7 +151,8 @@ def _rise(curve: Sequence[Seen], every: float) -> float:
     for earlier in curve[:-1]:
         apart = latest.tokens - earlier.tokens
         if APART * every <= apart <= LOOK_BACK * every:
-            found.append((latest.lead - earlier.lead - math.hypot(latest.stderr, earlier.stderr)) / apart)
+            error = math.hypot(latest.stderr, earlier.stderr)
+            found.append((latest.lead - earlier.lead - doubt * error) / apart)
     return max(found)
 
 

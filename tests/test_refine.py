@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from olmes_monitor.errors import SetupError
-from olmes_monitor.refine import Refiner, Seen, next_point, spacing
+from olmes_monitor.refine import Refiner, Seen, next_point, spacing, sudden
 
 EVERY = 1000
 
@@ -57,6 +57,37 @@ def test_near_a_steep_crossing_they_come_down_to_the_floor_and_then_return_to_re
     assert np.all(np.diff(points[points > 34 * EVERY]) == EVERY)
     assert np.diff(play(steep, floor=EVERY // 4)).min() == EVERY // 4
     assert np.diff(play(steep, floor=EVERY)).min() == EVERY
+
+
+def test_the_beginning_of_a_rise_within_one_spacing_is_looked_at_again():
+    """From −0.2 to 0.2 with nearly all of it between 30 and 31: half an interval before the crossing it is 5 points up."""
+    jump = lambda at: 0.2 * math.tanh(2 * (at - 30.5))  # noqa: E731
+    found = extras(play(jump))
+    assert np.sum((found / EVERY > 30) & (found / EVERY < 30.5)) >= 2
+    assert np.all(np.abs(found / EVERY - 30.5) < 1)
+
+
+def test_a_start_from_a_plateau_is_told_from_one_that_goes_on_and_from_noise():
+    plateau = [-0.2, -0.2, -0.2, -0.2]
+    assert sudden(curve([*plateau, -0.15]), EVERY, 1.5) < EVERY / 4
+    assert sudden(curve([*plateau, -0.19]), EVERY, 1.5) == EVERY  # one standard error
+    assert sudden(curve([*plateau, -0.15]), EVERY, 6.0) == EVERY
+    assert sudden(curve([*plateau, 0.05]), EVERY, 1.5) == EVERY  # past it: nothing begins any more
+    assert sudden(curve([*plateau, -0.15, -0.15]), EVERY, 1.5) == EVERY  # it stays where it rose to
+    assert sudden(curve([0.1, 0.1, -0.1]), EVERY, 1.5) == EVERY
+    assert sudden(curve([-0.15]), EVERY, 1.5) == EVERY
+
+
+def test_noise_about_a_plateau_leaves_the_most_for_a_crossing_however_many_tasks_there_are():
+    for tasks in (1, 11):
+        spent, draw = 0, np.random.default_rng(tasks)
+        for _ in range(20):
+            refiner, tokens = Refiner(EVERY, planned=40 * EVERY), 0
+            while tokens < 40 * EVERY:
+                leads = {str(task): (-0.05 - 0.02 * task + 0.02 * draw.normal(), 0.02) for task in range(tasks)}
+                tokens = refiner.observe(tokens, leads)
+                spent += tokens % EVERY != 0
+        assert 0 < spent < 20 * 0.3 * 40 / 2  # half of what may be spent is left for a crossing
 
 
 def test_a_gap_that_falls_back_is_left_to_regular_evaluations():
@@ -171,7 +202,7 @@ def test_noise_alone_seldom_counts_as_a_rise():
     wanted = []
     for seed in range(300):
         draw = np.random.default_rng(seed)
-        wanted.append(spacing(curve(-0.1 + 0.01 * draw.normal(size=6)), EVERY, EVERY / 8, 12) < EVERY)
+        wanted.append(spacing(curve(-0.1 + 0.01 * draw.normal(size=6)), EVERY, EVERY / 8, 12, 1.0) < EVERY)
     assert np.mean(wanted) < 0.1
 
 

@@ -1,13 +1,13 @@
 """Zooming in on simulated runs: how much narrower the crossing's interval gets, and for how many more evaluations.
 
-    python tests/benchmarks/refine.py              # the table of docs/explain.md, about ten minutes on one thread
+    python tests/benchmarks/refine.py              # the table of docs/explain.md, about five minutes on one thread
     python tests/benchmarks/refine.py --repeats 4  # a look
 
 CF's accuracy stays where it is, MCF's rises by 40 points along a logistic curve and crosses it half-way. Each question has a
 difficulty for each form and a taste of its own, both the same at every evaluation; jitter moves all questions of an
 evaluation. An evaluation is a function of the run and its tokens, so both schedules see the same ones where they
-meet. `dense` evaluates at every/8 for two evaluations on either side of the crossing, without regard to cost: what it does
-not narrow comes from which questions were asked, and no schedule can narrow it.
+meet. `dense` evaluates at every/8 for two evaluations on either side of the crossing, without regard to cost and knowing
+where it will be: what it does not narrow, no schedule can.
 """
 
 from __future__ import annotations
@@ -43,10 +43,17 @@ SCENARIOS = [
     Scenario(1000, 1.0, 1.0),
     Scenario(1000, 1.0, 5.0),
     Scenario(1000, 1.0, 20.0),
+    Scenario(1000, 1.0, 40.0),
     Scenario(9500, 1.0, 1.0),
     Scenario(9500, 1.0, 5.0),
-    Scenario(9500, 1.0, 10.0),
     Scenario(9500, 1.0, 20.0),
+    Scenario(9500, 0.5, 20.0),
+    Scenario(9500, 0.5, 30.0),
+    Scenario(9500, 0.5, 40.0),
+    Scenario(9500, 0.5, 80.0),
+    Scenario(9500, 2.0, 5.0),
+    Scenario(9500, 3.0, 5.0),
+    Scenario(9500, 3.0, 10.0),
 ]
 """1000 questions: one task. 9500: the ten tasks of the monitor suite together."""
 
@@ -162,15 +169,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20, help="runs of each kind (default 20)")
     given = parser.parse_args()
     print(
-        "| questions | jitter, points | rise an evaluation, points | more evaluations | width | zoomed in | ratio | dense |"
+        "| questions | jitter, points | rise an evaluation, points | more evaluations | width: regular | zoomed in | dense "
+        "| ratio: zoomed in | dense | error: regular | zoomed in | covered: regular | zoomed in |"
     )
-    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| " + " | ".join(["---:"] * 13) + " |")
     for each in SCENARIOS:
         result = play(each, given.repeats)
         width = result.width
         cells = [f"{each.questions:,}", f"{each.jitter:g}", f"{each.slope:g}", f"{100 * result.extra:.0f} %"]
-        cells += [f"{width['regular']:.2f}", f"{width['zoomed']:.2f}", f"{width['zoomed'] / width['regular']:.2f}"]
-        cells.append(f"{width['dense']:.2f}")
+        cells += [f"{width[name]:.2f}" for name in ("regular", "zoomed", "dense")]
+        cells += [f"{width[name] / width['regular']:.2f}" for name in ("zoomed", "dense")]
+        cells += [f"{result.error[name]:.3f}" for name in ("regular", "zoomed")]
+        cells += [f"{100 * result.covered[name]:.0f} %" for name in ("regular", "zoomed")]
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
