@@ -26,8 +26,8 @@ class Answers(NamedTuple):
     cf: Floats
     """(evaluations, questions) 1 or 0; a NaN takes its whole evaluation out."""
     mcf: Floats
-    floor: float | None
-    """What MCF must exceed to lead, beside CF."""
+    floor: float | Floats | None
+    """What MCF must exceed to lead, beside CF; a number or one for each question, as in `find_crossover`."""
     crossover: Crossover
     """What `find_crossover` says of these."""
 
@@ -104,13 +104,15 @@ class _Lead(NamedTuple):
 
 
 def _lead(run: Answers, subjects: ArrayLike | None, tasks: ArrayLike | None) -> _Lead:
-    """As find_crossover takes it: MCF over CF, or over the floor, which has no noise, where CF is below that."""
+    """As find_crossover takes it: MCF over CF, or over the floor where CF is below that."""
     gap = np.round(mean(run.mcf - run.cf, subjects, tasks), 12)
     lead = gap
+    paired = run.floor is not None and np.ndim(run.floor) > 0
     if run.floor is not None:
-        lead = np.minimum(gap, np.round(mean(run.mcf, subjects, tasks) - run.floor, 12))
+        floor = mean(run.floor, subjects, tasks) if paired else run.floor
+        lead = np.minimum(gap, np.round(mean(run.mcf, subjects, tasks) - floor, 12))
     use = np.flatnonzero(np.isfinite(lead))
-    values = run.mcf[use] - np.where((lead[use] == gap[use])[:, None], run.cf[use], 0)
+    values = run.mcf[use] - np.where((lead[use] == gap[use])[:, None], run.cf[use], run.floor if paired else 0.0)
     return _Lead(np.asarray(run.tokens, np.float64)[use], lead[use], values)
 
 

@@ -69,7 +69,7 @@ def find_crossover(
     *,
     steps: ArrayLike | None = None,
     n: int | None = None,
-    floor: float | None = None,
+    floor: float | ArrayLike | None = None,
     subjects: ArrayLike | None = None,
     tasks: ArrayLike | None = None,
     k: int = 3,
@@ -82,15 +82,19 @@ def find_crossover(
     tokens: int (evaluations,), strictly increasing. cf, mcf: either what was answered right, bool or 0/1 floats
     (evaluations, questions), the same questions in both; or accuracies (evaluations,) between 0 and 1, together with n,
     the number of questions. The first is paired, and usually much sharper. A NaN takes its whole evaluation out.
-    steps: int (evaluations,). floor: what MCF must exceed to lead, beside CF. subjects, tasks: a label for each
-    question, for averages over subjects (MMLU) and tasks. k: evaluations in a row that a confirmation needs at least.
-    samples, seed: of the bootstrap over questions and jitter, whose quantiles are lo and hi. level: of that interval.
+    steps: int (evaluations,). floor: what MCF must exceed to lead, beside CF: a number, or what the best guesser gets right
+    of each question, (questions,), `floors.guesses`; that is paired too: an MCF that always answers one label is at its floor
+    without any noise. subjects, tasks: a label for each question, for averages over subjects (MMLU) and tasks. k:
+    evaluations in a row that a confirmation needs at least. samples, seed: of the bootstrap over questions and jitter, whose
+    quantiles are lo and hi. level: of that interval.
     The same input gives the same answer.
     Raises ValueError for shapes that do not fit, tokens that do not increase, accuracies without n, or k < 1.
     """
     tokens = np.asarray(tokens)
     cf, mcf = np.asarray(cf, dtype=np.float64), np.asarray(mcf, dtype=np.float64)
     _check(tokens, cf, mcf, steps, n)
+    if floor is not None and np.ndim(floor) and (cf.ndim == 1 or np.shape(floor) != cf.shape[1:]):
+        raise ValueError(f"floor has shape {np.shape(floor)}, cf {cf.shape}: it is a number, or one for each question")
     if k < 1 or samples < 1 or not 0 < level < 1:
         raise ValueError(f"k={k} and samples={samples} must be at least 1, level={level} between 0 and 1")
     if cf.ndim == 2:
@@ -99,7 +103,9 @@ def find_crossover(
     else:
         gap, error, reached = mcf - cf, _unpaired(cf, mcf, n or 0), mcf
     gap = np.round(gap, 12)  # a macro average of equal parts may miss zero by 1e-17, and the sign decides here
-    lead = gap if floor is None else np.minimum(gap, np.round(reached - floor, 12))
+    guessed = 0.0 if floor is None else np.asarray(floor, dtype=np.float64)
+    lowest = guessed if np.ndim(guessed) == 0 else mean(guessed, subjects, tasks)
+    lead = gap if floor is None else np.minimum(gap, np.round(reached - lowest, 12))
     use = np.flatnonzero(np.isfinite(lead))
     smooth = np.full(len(lead), np.nan)
     curve: dict[str, Any] = {"evaluated": tokens, "gap": gap, "stderr": error, "smooth": smooth}
@@ -109,8 +115,9 @@ def find_crossover(
     if cf.ndim == 1:
         covariance = np.outer(error[use], error[use])
     else:
-        over_cf = lead[use] == gap[use]  # else MCF leads over the floor, which has no noise
-        covariance = resample.covariance(mcf[use] - np.where(over_cf[:, None], cf[use], 0), subjects, tasks)
+        over_cf = lead[use] == gap[use]  # else MCF leads over the floor; one given as a number has no noise
+        rival = np.where(over_cf[:, None], cf[use], guessed if np.ndim(guessed) else 0.0)
+        covariance = resample.covariance(mcf[use] - rival, subjects, tasks)
     found = _analyse(tokens[use].astype(np.float64), lead[use], covariance, k, samples, level, seed)
     smooth[use] = found.smooth
     at_steps = None if steps is None else np.asarray(steps)[use]

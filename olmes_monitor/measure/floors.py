@@ -6,7 +6,7 @@ All are averaged as the headline is (`accuracy.mean`): over questions, and for M
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from olmes_monitor.measure.accuracy import correct, mean, predict
 
@@ -32,6 +32,17 @@ def best_label(gold: ArrayLike, subjects: ArrayLike | None = None) -> float:
 def floor(sizes: ArrayLike, gold: ArrayLike, subjects: ArrayLike | None = None) -> float:
     """What a model that knows nothing can score: the higher of `chance` and `best_label`."""
     return max(chance(sizes, subjects), best_label(gold, subjects))
+
+
+def guesses(sizes: ArrayLike, gold: ArrayLike, subjects: ArrayLike | None = None) -> NDArray[np.float64]:
+    """What the guesser behind `floor` gets right of each question, float64[questions]: 1 or 0 if it always answers the best
+    single label, 1/n each if it answers blindly. Their `accuracy.mean` is the floor."""
+    sizes, gold = np.asarray(sizes, dtype=np.float64), np.asarray(gold, dtype=np.int64)
+    if not gold.size or chance(sizes, subjects) >= best_label(gold, subjects):
+        return 1.0 / sizes
+    labels = np.arange(gold.max() + 1)
+    best = int(mean(gold[None, :] == labels[:, None], subjects).argmax())
+    return (gold == best).astype(np.float64)
 
 
 def pick_longest(chars: ArrayLike, offsets: ArrayLike, gold: ArrayLike, subjects: ArrayLike | None = None) -> float:

@@ -69,23 +69,15 @@ def _signed(tokens: int) -> str:
 
 
 def _answers(run: Run, tasks: list[str], crossover: Crossover) -> Answers:
-    """One task's, or several tasks' side by side with the mean of their floors."""
+    """One task's, or several tasks' side by side."""
     rights = [run.correct(task) for task in tasks]
-    floors = [_floor(run, task) for task in tasks]
-    known = [floor for floor in floors if floor is not None]
     return Answers(
         tokens=rights[0].tokens,
         cf=np.concatenate([right.cf for right in rights if right.cf is not None], axis=1),
         mcf=np.concatenate([right.mcf for right in rights if right.mcf is not None], axis=1),
-        floor=float(np.mean(known)) if len(known) == len(tasks) else None,
+        floor=np.concatenate([right.guesses for right in rights]),
         crossover=crossover,
     )
-
-
-def _floor(run: Run, task: str) -> float | None:
-    """What knows nothing scores; it follows from the questions, so any evaluation's will do."""
-    known = (evaluation.tasks.get(task, {}).get("floor") for evaluation in run.evaluations)
-    return next((value for value in known if value is not None), None)
 
 
 def _suite(run: Run) -> str:

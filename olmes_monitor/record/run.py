@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from olmes_monitor.errors import RecordError
-from olmes_monitor.measure import floors
 from olmes_monitor.measure.choices import Choices, read_choices
 from olmes_monitor.measure.crossover import Crossover, find_crossover
 from olmes_monitor.measure.domains import DOMAINS, domains_of
+from olmes_monitor.measure.floors import guesses
 from olmes_monitor.record.evaluation import Evaluation
 from olmes_monitor.record.files import read_table
 
@@ -42,6 +42,8 @@ class Correct(NamedTuple):
     """(evaluations, questions), likewise."""
     subjects: NDArray[np.object_]
     """(questions,) MMLU's subjects, "" elsewhere."""
+    guesses: NDArray[np.float64]
+    """(questions,) what the best guesser that knows nothing gets right: its mean is the floor (`floors.guesses`)."""
 
 
 class _Answers(NamedTuple):
@@ -51,8 +53,10 @@ class _Answers(NamedTuple):
     subjects: NDArray[np.object_]
     right: dict[str, NDArray[np.float64]]
     """Formulation → (questions,)."""
-    floors: dict[str, float]
-    """MMLU's domain → what knows nothing scores on it; empty for another task."""
+    guesses: NDArray[np.float64]
+    """(questions,) as in Correct."""
+    domains: dict[str, NDArray[np.float64]]
+    """MMLU's domain → what the best guesser on it gets right of its questions; empty for another task."""
 
 
 class Run:
@@ -144,13 +148,13 @@ class Run:
         found = {}
         both = {task: right for task, right in self._correct.items() if right.cf is not None and right.mcf is not None}
         for task, right in both.items():
-            found[task] = _crossover(right, self._floor(task))
-            floors_of = next(read[task].floors for read in self._read.values() if task in read)
-            domains = np.array(domains_of(right.subjects.tolist()) if floors_of else [], dtype=str)
-            for domain, floor in floors_of.items():
-                found[f"{task}_{domain}"] = _crossover(_part(right, domains == domain), floor)
+            found[task] = _crossover(right)
+            best_of = next(read[task].domains for read in self._read.values() if task in read)
+            domains = np.array(domains_of(right.subjects.tolist()) if best_of else [], dtype=str)
+            for domain, best in best_of.items():
+                found[f"{task}_{domain}"] = _crossover(_part(right, domains == domain)._replace(guesses=best))
         if both and len(both) == len(self._correct):
-            found[AVERAGE] = _average_crossover(both, {task: self._floor(task) for task in both})
+            found[AVERAGE] = _average_crossover(both)
         return found
 
     def verdicts(self) -> pd.DataFrame:
@@ -197,7 +201,9 @@ class Run:
         tokens = np.array([evaluation.point.tokens for evaluation in self.evaluations], dtype=np.int64)
         steps = np.array([evaluation.point.step for evaluation in self.evaluations], dtype=np.int64)
         return {
-            task: Correct(tokens, steps, _stack(read, task, "cf"), _stack(read, task, "mcf"), answers.subjects)
+            task: Correct(
+                tokens, steps, _stack(read, task, "cf"), _stack(read, task, "mcf"), answers.subjects, answers.guesses
+            )
             for task, answers in first.items()
         }
 
@@ -212,7 +218,7 @@ class Run:
                         for formulation in ("cf", "mcf")
                         if formulation in choices.columns
                     },
-                    _domain_floors(choices),
+                    *_guesses(choices),
                 )
                 for task, choices in read_choices(read_table(self.folder / file)).items()
             }
@@ -224,11 +230,6 @@ class Run:
                 f"two evaluations in {self.folder} asked different questions of {task} under one fingerprint"
             )
         return one
-
-    def _floor(self, task: str) -> float | None:
-        """What knows nothing scores; it follows from the questions, so any evaluation's will do."""
-        known = (evaluation.tasks.get(task, {}).get("floor") for evaluation in self.evaluations)
-        return next((value for value in known if value is not None), None)
 
 
 Line = dict[str, Any]
@@ -289,33 +290,34 @@ def average_facts(evaluation: Evaluation) -> dict[str, float]:
     return facts
 
 
-def _crossover(right: Correct, floor: float | None) -> Crossover:
+def _crossover(right: Correct) -> Crossover:
     assert right.cf is not None
     assert right.mcf is not None
-    return find_crossover(right.tokens, right.cf, right.mcf, steps=right.steps, subjects=right.subjects, floor=floor)
+    settings = {"steps": right.steps, "subjects": right.subjects, "floor": right.guesses}
+    return find_crossover(right.tokens, right.cf, right.mcf, **settings)
 
 
 def _part(right: Correct, inside: NDArray[np.bool_]) -> Correct:
     """The same for some of the questions, (questions,)."""
     cf, mcf = (None if values is None else values[:, inside] for values in (right.cf, right.mcf))
-    return right._replace(cf=cf, mcf=mcf, subjects=right.subjects[inside])
+    return right._replace(cf=cf, mcf=mcf, subjects=right.subjects[inside], guesses=right.guesses[inside])
 
 
-def _domain_floors(choices: Choices) -> dict[str, float]:
-    """MMLU's domains, in the order of measure/domains.py's table, each with its floor; empty for another task."""
+def _guesses(choices: Choices) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    """What the best guesser gets right of a task's questions; and of each of MMLU's domains, in the order of
+    measure/domains.py's table, the best on that domain. Empty for another task."""
     domains = np.array(domains_of(choices.subjects.tolist()) or [], dtype=str)
     sizes, subjects = np.diff(choices.offsets), np.unique(choices.subjects.astype(str), return_inverse=True)[1]
-    return {
-        domain: floors.floor(*(values[domains == domain] for values in (sizes, choices.gold, subjects)))
+    return guesses(sizes, choices.gold, subjects), {
+        domain: guesses(*(values[domains == domain] for values in (sizes, choices.gold, subjects)))
         for domain in dict.fromkeys(DOMAINS.values())
         if domain in domains
     }
 
 
-def _average_crossover(rights: dict[str, Correct], floors: dict[str, float | None]) -> Crossover:
+def _average_crossover(rights: dict[str, Correct]) -> Crossover:
     """Of the mean over tasks (macro within MMLU), from the questions themselves, so that its error is paired too."""
     any_task = next(iter(rights.values()))
-    known = [value for value in floors.values() if value is not None]
     return find_crossover(
         any_task.tokens,
         np.concatenate([right.cf for right in rights.values() if right.cf is not None], axis=1),
@@ -323,7 +325,7 @@ def _average_crossover(rights: dict[str, Correct], floors: dict[str, float | Non
         steps=any_task.steps,
         subjects=np.concatenate([right.subjects for right in rights.values()]),
         tasks=np.repeat(list(rights), [len(right.subjects) for right in rights.values()]),
-        floor=float(np.mean(known)) if len(known) == len(rights) else None,
+        floor=np.concatenate([right.guesses for right in rights.values()]),
     )
 
 

@@ -91,6 +91,8 @@ class Answers:
     """(evaluations, questions), likewise; None where it was never asked."""
     subjects: NDArray[np.object_]
     """(questions,) "" where there are none."""
+    guesses: Floats
+    """(questions,) what the best guesser that knows nothing gets right."""
 
 
 def read_run(run: Run, name: str, *, others: bool = True) -> Source:
@@ -170,7 +172,7 @@ def _read_answers(run: Run) -> dict[str, Answers]:
         choices_of = read_choices(run.scores(place))
         evaluation.scores = kept  # a long run's tables do not fit in memory all at once
         for task, choices in choices_of.items():
-            known = found.setdefault(task, Answers({}, None, choices.subjects))
+            known = found.setdefault(task, Answers({}, None, choices.subjects, run.correct(task).guesses))
             unknown = np.full((len(run.evaluations), choices.n), np.nan)
             for kind in choices.normalizations:
                 known.cf.setdefault(kind, unknown.copy())[place] = choices.correct("cf", kind)
@@ -207,7 +209,7 @@ def _other_normalizations(curve: Curve, run: Run, answers: dict[str, Answers]) -
             cf,
             mcf,
             steps=curve.steps,
-            floor=curve.floor,
+            floor=np.concatenate([a.guesses for a in answers.values()]),
             subjects=subjects,
             tasks=tasks,
             samples=SAMPLES,

@@ -181,3 +181,16 @@ def test_longest_and_shortest_take_the_first_of_equals():
     assert floors.pick_longest(chars, offsets, [2, 2]) == 0.5
     assert floors.pick_shortest(chars, offsets, [0, 0]) == 1.0
     assert floors.pick_shortest(chars, offsets, [0, 1]) == 0.5
+
+
+def test_the_guesses_behind_the_floor_average_to_it():
+    random = np.random.default_rng(0)
+    for repeat in range(50):
+        n = int(random.integers(1, 40))
+        sizes = random.integers(2, 6, n)
+        gold = random.integers(0, sizes)
+        subjects = random.integers(0, 3, n) if repeat % 2 else None
+        guesses = floors.guesses(sizes, gold, subjects)
+        assert float(mean(guesses, subjects)) == pytest.approx(floors.floor(sizes, gold, subjects), abs=1e-12)
+        labels = {tuple((gold == label).astype(float)) for label in range(5)}
+        assert tuple(guesses) in labels | {tuple(1 / sizes)}

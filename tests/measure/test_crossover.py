@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from olmes_monitor.measure import find_crossover
+from olmes_monitor.measure.floors import guesses
 
 CURVES = os.environ.get("OLMES_MONITOR_CURVES")
 NAN = float("nan")
@@ -182,6 +183,31 @@ def test_at_its_floor_mcf_has_overtaken_nothing():
     assert find_crossover(tokens, cf, mcf, n=10_000, floor=0.25).state == "not_reached"
     assert find_crossover(tokens, cf, mcf, n=10_000, floor=0.2).state == "confirmed"
     assert find_crossover(tokens[1:], cf[1:], mcf[1:], n=10_000, floor=0.25).state == "not_reached"
+
+
+def test_the_guesser_that_is_the_floor_is_paired_so_its_own_answers_are_a_lead_of_exactly_zero():
+    random = np.random.default_rng(3)
+    gold = random.integers(0, 4, 200)
+    always = guesses(np.full(200, 4), gold)
+    # MCF says one label until evaluation 9, then learns; CF is far below the floor at first and above it from the sixth on.
+    ability = np.concatenate([np.full(6, 0.1), np.full(14, 0.45)])[:, None]
+    cf = random.random(200) < ability
+    mcf = np.where(np.arange(20)[:, None] < 10, always > 0, random.random(200) < 0.9)
+    paired = find_crossover(np.arange(20) * 10, cf, mcf, floor=always)
+    alone = find_crossover(np.arange(20) * 10, cf, mcf, floor=float(always.mean()))
+    assert paired.tokens == alone.tokens
+    assert (paired.state, alone.state) == ("confirmed", "confirmed")
+    np.testing.assert_array_equal(paired.gap, alone.gap)
+    # With a floor that knows no question its noise may pass for a lead at the very start: the interval is open there.
+    assert alone.lo is None
+    assert 50 <= paired.lo <= paired.tokens
+    # The plateau before CF rises: what looks like a lead or not by chance with a floor that knows no question.
+    early = [
+        find_crossover(np.arange(6) * 10, cf[:6], mcf[:6], floor=floor) for floor in (always, float(always.mean()))
+    ]
+    assert early[0].state == "not_reached"
+    with pytest.raises(ValueError, match=r"floor has shape \(3,\)"):
+        find_crossover(np.arange(20), cf, mcf, floor=[0.2] * 3)
 
 
 def test_a_lead_below_the_floor_is_none_so_noise_at_the_start_hides_no_crossing():

@@ -45,7 +45,7 @@ def test_errors_are_paired_and_crossings_follow_the_normalization(run, source):
         np.stack([c.correct("cf", "token") for c in right]),
         np.stack([c.correct("mcf", "none") for c in right]),
         steps=curve.steps,
-        floor=curve.floor,
+        floor=run.correct("csqa").guesses,
         samples=SAMPLES,
     )
     assert curve.crossovers["token"] == found
