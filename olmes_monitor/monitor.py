@@ -112,7 +112,7 @@ class Monitor:
         self.tokens = 0
         self.steps = 0
         self.planned_steps: int | None = None
-        """Optimizer steps at the end of training, if that is known."""
+        """Optimizer steps at the end of training, if known: `refine` may then spend all it has at an early crossing."""
         self.attempt = 1
         """Which start of the training process this is, as far as the record knows."""
         self.notes: dict[str, Any] = {"count": "given"}
@@ -279,7 +279,8 @@ class Monitor:
 
     def describe(self) -> str:
         """One line: what is asked, how often, and what it costs."""
-        return describe(self.scorer, self.schedule, self.out / "olmes", self._zoom and self._zoom.refiner)
+        refiner = None if self._zoom is None else self._zoom.refiner
+        return describe(self.scorer, self.schedule, self.out / "olmes", refiner)
 
     def _due(self, before: int, after: int) -> bool:
         return self.schedule.due(before, after) or (self._zoom is not None and before < self._zoom.due <= after)
