@@ -13,7 +13,7 @@ from olmes_monitor.measure import resample
 from olmes_monitor.measure.accuracy import mean
 from olmes_monitor.measure.crossover import Crossover
 from olmes_monitor.measure.gap import jitter_variance, smoother, spikes, width
-from olmes_monitor.measure.verdict import BEHIND, begins, zeros
+from olmes_monitor.measure.verdict import BEHIND, abrupt, begins, scatter, zeros
 
 Floats = NDArray[np.float64]
 
@@ -126,10 +126,17 @@ def _crossings(lead: _Lead, covariance: Floats, noise: NDArray[np.float32], gene
     x, curve, shared = lead.x[keep], lead.curve[keep], covariance[np.ix_(keep, keep)]
     around = int(begins(curve[None], BEHIND * np.sqrt(np.diag(shared) + here))[0])
     rows = smoother(x, width(x, curve, around, independent))
-    behind = BEHIND * np.sqrt(np.einsum("te,te->t", rows @ shared, rows) + here * np.sum(rows**2, axis=1))
+    whole = rows @ (shared + here * np.eye(len(keep))) @ rows.T
+    behind = BEHIND * np.sqrt(np.diag(whole))
     strayed = curve + noise[:, keep] + math.sqrt(here) * generator.standard_normal((len(noise), len(keep)))
     smooth = strayed @ rows.T
-    return zeros(x, smooth, begins(smooth, behind))
+    begun = begins(smooth, behind)
+    crossings = zeros(x, smooth, begun)
+    fitted = rows @ curve
+    before = int(begins(fitted[None], behind)[0])
+    if not 0 <= before < len(x) - 1:
+        return crossings
+    return scatter(x, crossings, begun, before, abrupt(x, fitted, whole, before), generator)
 
 
 def _middle(differences: Floats, level: float) -> tuple[float | None, float | None]:

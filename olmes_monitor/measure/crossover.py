@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from olmes_monitor.measure import resample
 from olmes_monitor.measure.accuracy import mean, stderr
 from olmes_monitor.measure.gap import jitter_variance, smoother, spikes, width
-from olmes_monitor.measure.verdict import BEHIND, begins, clear, runs, zeros
+from olmes_monitor.measure.verdict import BEHIND, abrupt, begins, clear, runs, scatter, zeros
 
 State = Literal["not_reached", "tentative", "confirmed", "from_start", "reverted", "undecided"]
 """MCF leads at an evaluation if it is above CF and above its floor: two curves at chance cross often and mean nothing by it.
@@ -176,8 +176,13 @@ def _analyse(x: Floats, lead: Floats, covariance: Floats, k: int, samples: int, 
         before = late if late < end else before
         at = float(zeros(kept, fitted[None], np.array([before]))[0])
         if known:
-            draws = resample.draws(shared, noise.jitter, samples, np.random.default_rng(seed))
-            lo, hi = _interval(kept, (curve.astype(np.float32) + draws) @ rows.T.astype(np.float32), behind, level)
+            generator = np.random.default_rng(seed)
+            draws = resample.draws(shared, noise.jitter, samples, generator)
+            strayed = (curve.astype(np.float32) + draws) @ rows.T.astype(np.float32)
+            begun = begins(strayed, behind.astype(np.float32))
+            whole = rows @ (shared + noise.jitter * np.eye(len(kept))) @ rows.T
+            step = abrupt(kept, fitted, whole, before)
+            lo, hi = _middle(scatter(kept, zeros(kept, strayed, begun), begun, before, step, generator), level)
             at = min(max(at, at if lo is None else lo), at if hi is None else hi)
     if known and state in ("tentative", "confirmed", "from_start"):
         p_value = _p_value(curve, shared, noise.jitter, before + 1)
@@ -220,11 +225,9 @@ def _state(keep: NDArray[np.int64], before: int, confirmed: int | None, lost: bo
     return "tentative" if confirmed is None or keep[before] >= confirmed else "confirmed"
 
 
-def _interval(
-    x: Floats, curves: NDArray[np.float32], behind: Floats, level: float
-) -> tuple[float | None, float | None]:
-    """The middle `level` of the curves' crossings; an end that lies outside the evaluations is None."""
-    found = np.sort(zeros(x, curves, begins(curves, behind.astype(np.float32))))
+def _middle(crossings: Floats, level: float) -> tuple[float | None, float | None]:
+    """The middle `level` of the samples' crossings; an end that lies outside the evaluations is None."""
+    found = np.sort(crossings)
     beyond = math.floor((1 - level) / 2 * (len(found) - 1))  # as many lie below lo, and as many above hi
     lo, hi = float(found[beyond]), float(found[-1 - beyond])
     return lo if math.isfinite(lo) else None, hi if math.isfinite(hi) else None

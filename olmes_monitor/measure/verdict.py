@@ -108,3 +108,40 @@ def zeros(x: Floats, curves: NDArray[np.floating], before: NDArray[np.int64]) ->
         share = np.clip(np.nan_to_num(np.where(inside, -low / (high - low), 0), nan=1), 0, 1)
     found = x[left] + share * (x[np.minimum(left + 1, len(x) - 1)] - x[left])
     return np.where(inside, found, np.where(before < 0, -np.inf, np.inf))
+
+
+STEP = 1.5
+"""A step near one of two evaluations slopes on that side too: two thirds of a rise unexplained count as all of it."""
+
+
+def abrupt(x: Floats, curve: Floats, noise: Floats, before: int) -> float:
+    """How far the rise from evaluation `before` to the next is a step, 0 to 1: what straight lines cannot know.
+
+    0: the curve rises as fast on either side, and is straight enough for its zero to lie where the line's does. 1: on both
+    sides it is flat, and where between the two it rose nothing tells. In between, the share of the rise that the mean slope
+    of the two sides leaves unexplained, less two standard deviations of that. curve: (evaluations,) the smoothed lead;
+    noise: (evaluations, evaluations) its covariance; a side beyond the evaluations counts as flat.
+    """
+    rise = curve[before + 1] - curve[before]
+    if rise <= 0:
+        return 0.0
+    apart = x[before + 1] - x[before]
+    unexplained = np.zeros(len(x))
+    unexplained[before : before + 2] = -1, 1
+    for left in (before - 1, before + 1):
+        if 0 <= left < len(x) - 1:
+            part = apart / (x[left + 1] - x[left]) / 2
+            unexplained[left : left + 2] -= -part, part
+    doubt = 2 * np.sqrt(max(unexplained @ noise @ unexplained, 0))
+    return float(np.clip(STEP * (unexplained @ curve - doubt) / rise, 0, 1))
+
+
+def scatter(
+    x: Floats, crossings: Floats, begun: NDArray[np.int64], before: int, share: float, generator: np.random.Generator
+) -> Floats:
+    """(samples,) crossings, those between evaluation `before` and the next moved by `share` of the way to a place that is
+    drawn evenly between the two. begun: (samples,) the last evaluation before each sample's crossing."""
+    moved, here = crossings.copy(), begun == before
+    anywhere = x[before] + generator.random(len(crossings)) * (x[before + 1] - x[before])
+    moved[here] += share * (anywhere - crossings)[here]
+    return moved

@@ -7,7 +7,7 @@ from olmes_monitor.measure import find_crossover
 from olmes_monitor.measure.accuracy import stderr
 from olmes_monitor.measure.gap import contrasts, jitter_variance, smoother, spikes, width
 from olmes_monitor.measure.resample import covariance, draws
-from olmes_monitor.measure.verdict import begins, bound, clear, runs, zeros
+from olmes_monitor.measure.verdict import abrupt, begins, bound, clear, runs, zeros
 
 
 @pytest.fixture
@@ -201,3 +201,31 @@ def test_clear_needs_k_in_a_row_a_sum_of_evidence_and_more_than_one_high_value()
     assert at([0.5] * n, k=n + 1) == []
     evidence = [*behind, 0.026, 0.026, 0.026, 0.026, 0.026, 0.026]
     assert at(evidence)[0] > 8  # not clear by three; it adds up
+
+
+def test_where_the_curve_is_straight_nothing_is_abrupt_and_a_step_is_all():
+    x, none = np.array([0.0, 1, 2, 4, 5]), np.zeros((5, 5))
+    assert abrupt(x, x - 3, none, 2) == 0
+    assert abrupt(x, np.array([-1.0, -1, -1, 1, 1]), none, 2) == 1
+    knee = np.array([-1.0, -1, -1, 1, 2.0])  # flat, then as steep as the rise itself: half of it is explained
+    assert abrupt(x, knee, none, 2) == pytest.approx(1.5 * (1 - 1 / 2))
+    assert abrupt(x, np.array([1.0, 1, 1, 0, 0]), none, 2) == 0  # no rise
+    assert abrupt(x[:2], np.array([-1.0, 1]), none[:2, :2], 0) == 1  # nothing on either side
+    # The same step within its noise is none.
+    assert abrupt(x, np.array([-1.0, -1, -1, 1, 1]), np.eye(5), 2) == 0
+
+
+def test_a_step_between_two_evaluations_may_lie_anywhere_between_them():
+    random = np.random.default_rng(0)
+    tokens, covered, widths = np.arange(20) * 100, [], []
+    for _ in range(60):
+        truth = random.uniform(800, 1100)
+        chance = np.where(tokens < truth, 0.25, 0.85)
+        taste = random.random(1000)
+        cf = np.broadcast_to(random.random(1000) < 0.55, (20, 1000))
+        found = find_crossover(tokens, cf, taste < chance[:, None])
+        assert found.state == "confirmed"
+        covered.append(found.lo <= truth <= found.hi)
+        widths.append(found.hi - found.lo)
+    assert np.mean(covered) >= 0.88  # 95 % are meant; a straight line between the two points holds less than half
+    assert np.median(widths) <= 100
