@@ -57,6 +57,7 @@ class LightningHooks(Adapter):
             context=precision_context(trainer),
             ranks_per_batch=ranks_per_batch(trainer),
         )
+        self._running.stop = lambda: bool(getattr(trainer, "received_sigterm", False))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The first evaluation."""

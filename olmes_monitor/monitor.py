@@ -113,6 +113,9 @@ class Monitor:
         self.steps = 0
         self.planned_steps: int | None = None
         """Optimizer steps at the end of training, if known: `refine` may then spend all it has at an early crossing."""
+        self.stop: Callable[[], bool] = lambda: False
+        """Asked after each forward call; once it says yes on any rank, all leave the evaluation, which a resumed run makes up
+        for. Lightning's trainer sets it: pre-empted, it has seconds to save."""
         self.attempt = 1
         """Which start of the training process this is, as far as the record knows."""
         self.notes: dict[str, Any] = {"count": "given"}
@@ -215,12 +218,16 @@ class Monitor:
         here = checkpoint if tokens == self.tokens else None
         point = Point(tokens=self.tokens, step=self.steps, time=time.time(), checkpoint=here)
         title = f"OLMES at {format_tokens(point.tokens)} tokens"
-        self._evaluated = point.tokens
+        before, self._evaluated = self._evaluated, point.tokens
         started = time.monotonic()
         try:
-            with show_progress(self._console, title) as progress:
+            with show_progress(self._console, title, self.stop) as progress:
                 evaluation = self.scorer.evaluate(point, progress)
         except Exception as error:
+            if not self.ranks.lost and self.ranks.max(int(self.stop())):
+                logger.warning("the evaluation at %s tokens was left: training is to stop", f"{point.tokens:,}")
+                self._evaluated = before
+                return None
             if self.on_error == "raise" and not isinstance(error, OLMESError):
                 raise
             evaluation = self._failed(point, error)

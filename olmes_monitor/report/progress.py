@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from olmes_monitor.errors import EvaluationError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,15 +19,25 @@ LINE_SECONDS = 30.0
 
 
 @contextmanager
-def show_progress(console: Console | None, title: str) -> Iterator[Progress | None]:
-    """Gives the function an evaluation reports to; None where there is no console (rank > 0, console=False)."""
+def show_progress(console: Console | None, title: str, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
+    """Gives the function an evaluation reports to. It shows nothing where there is no console (rank > 0, console=False), and
+    raises EvaluationError once `stop` says so."""
+
+    def watched(show: Progress) -> Progress:
+        def report(done: int, total: int, where: str) -> None:
+            if stop():
+                raise EvaluationError("training is to stop")
+            show(done, total, where)
+
+        return report
+
     if console is None:
-        yield None
+        yield watched(lambda done, total, where: None)
     elif console.is_terminal:
-        with _bar(console, title) as report:
-            yield report
+        with _bar(console, title) as show:
+            yield watched(show)
     else:
-        yield _lines(console, title)
+        yield watched(_lines(console, title))
 
 
 @contextmanager

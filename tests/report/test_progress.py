@@ -2,8 +2,10 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
+from olmes_monitor.errors import EvaluationError
 from olmes_monitor.report import progress
 from olmes_monitor.report.progress import show_progress
 
@@ -29,6 +31,15 @@ def test_elsewhere_a_line_now_and_then(monkeypatch):
     assert console.file.getvalue().splitlines() == ["OLMES at 1B tokens · boxes mcf: 40%"]
 
 
-def test_without_a_console_there_is_nothing_to_call():
+def test_without_a_console_nothing_is_shown():
     with show_progress(None, "OLMES") as report:
-        assert report is None
+        report(10, 100, "boxes cf")
+
+
+def test_a_stop_ends_the_evaluation_with_a_console_and_without():
+    asked = iter([False, True, False, True])
+    for console in (None, Console(file=io.StringIO(), force_terminal=False)):
+        with show_progress(console, "OLMES", lambda: next(asked)) as report:
+            report(10, 100, "boxes cf")
+            with pytest.raises(EvaluationError, match="training is to stop"):
+                report(20, 100, "boxes cf")
