@@ -4,14 +4,14 @@ import pytest
 from refine import EVERY, REGULAR, Scenario, Simulated, play, zoomed
 
 
-def test_a_steep_crossing_is_found_twice_as_precisely_for_at_most_30_percent_more_evaluations():
-    """9500 questions, half a point of jitter, a gap that rises 30 points an evaluation: over 32 runs 0.54 of the width and
-    0.40 of the error (docs/explain.md has the whole table), over these few with their luck."""
-    found = play(Scenario(9500, 0.5, 30.0), 10, ("regular", "zoomed"))
+@pytest.mark.parametrize("slope", [20.0, 40.0])
+def test_a_steep_crossing_is_found_twice_as_precisely_for_at_most_30_percent_more_evaluations(slope):
+    """9500 questions, half a point of jitter: over 32 runs 0.34 and 0.11 of the width (docs/explain.md has the whole table)."""
+    found = play(Scenario(9500, 0.5, slope), 10, ("regular", "zoomed"))
     assert found.most <= 0.3
-    assert found.width["zoomed"] < 0.65 * found.width["regular"]
-    assert found.error["zoomed"] < 0.6 * found.error["regular"]
-    assert found.covered["zoomed"] >= 0.8
+    assert found.width["zoomed"] <= 0.5 * found.width["regular"]
+    assert found.error["zoomed"] < found.error["regular"]
+    assert min(found.covered.values()) >= 0.8
 
 
 def test_which_questions_were_asked_is_not_to_be_narrowed_by_any_schedule():
