@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +22,7 @@ from olmes_monitor.record.loggers import Sink, row_of, sinks_of
 from olmes_monitor.record.verdicts import Hook
 from olmes_monitor.refine import Refine, refiner_of
 from olmes_monitor.schedule import Schedule, Tokens, parse_tokens
+from olmes_monitor.scoring.score import Scorer
 from olmes_monitor.suite import Suite
 from olmes_monitor.telling import named
 
@@ -81,6 +84,14 @@ class Adapter:
         if adopt:
             self.__dict__ = _live(adopt).__dict__
             return
+        _refuse_unknown(scoring)
+        for setting, value in (("on_crossover", on_crossover), ("count_tokens", count_tokens)):
+            if value is not None and not callable(value):
+                raise SetupError(f"{setting} takes a function; got {value!r}")
+        if model is not None and not callable(model):
+            raise SetupError(
+                f"model takes a torch.nn.Module, or a function from the LightningModule to it; got {model!r}"
+            )
         # Refuses what it cannot read now.
         refiner_of(refine, Schedule(every, at_start, at_end, at, at_checkpoints))
         if count not in ("all", "non_padding"):
@@ -199,6 +210,16 @@ def refuse_namesakes(callbacks: Iterable[Adapter]) -> None:
             f"{len(names)} OLMESCallbacks in one trainer have the names {shown}: their curves would mix. Give each "
             "a name of its own (OLMESCallback(name=...)), or add one callback once"
         )
+
+
+def _refuse_unknown(settings: Iterable[str]) -> None:
+    """Raise SetupError, offering the nearest name, for a setting that neither the callback nor the scoring has."""
+    scoring = [name for name in signature(Scorer).parameters if name not in ("model", "tokenizer", "suite")]
+    known = [*(name for name in signature(Adapter).parameters if name not in ("adopt", "scoring")), *scoring]
+    for name in set(settings) - {*scoring, "ranks_per_batch"}:
+        near = difflib.get_close_matches(name, known, n=1)
+        offer = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
+        raise SetupError(f"OLMESCallback has no setting {name!r}{offer}")
 
 
 def _live(key: str) -> Adapter:

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command: 0 when it went well, 2 for an error told in one line, 130 when interrupted; eval: 1 in part."""
     arguments = parser().parse_args(argv)
-    # force: with a second call in one process (tests, notebooks) the lines go to the present stderr.
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
+    # force: with a second call in one process (tests, notebooks) the lines go to the present stderr. Our own lines alone:
+    # other libraries tell at INFO what concerns nobody here (fontTools, a hundred lines for each PDF).
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr, force=True)
+    logging.getLogger("olmes_monitor").setLevel(logging.INFO)
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()

@@ -203,7 +203,9 @@ def example_lines(explanation: Explanation, examples: int) -> list[str]:
     lines = [f"examples by id only: {missing}"] if missing else []
     for name, which in sorts.items():
         chosen = which.nonzero()[0][:examples].tolist()
-        lines.append(f"── {name}: {which.sum()} questions" + (f", the first {len(chosen)}" if chosen else ""))
+        count = int(which.sum())
+        shown = f", the first {len(chosen)}" if 0 < len(chosen) < count else ""
+        lines.append(f"── {name}: {count} question{'s' if count != 1 else ''}{shown}")
         for i in chosen:
             lines += _example(explanation, i, texts)
     return lines

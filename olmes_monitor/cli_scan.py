@@ -80,7 +80,7 @@ def folder_of(places: Sequence[str], out: Path | None) -> Path:
         return out / "olmes"
     first = Path(places[0])
     if not first.exists():
-        raise SetupError(f"{places[0]} is no folder that a record can be kept in; name one with --out")
+        raise SetupError(f"there is no folder {places[0]}; of a hub repository, say with --out where the record goes")
     base = first if first.is_dir() else first.parent
     above = base.absolute().parent / "olmes"
     if base.absolute().name == "checkpoints" and not (base / "olmes").exists() and above.is_dir():

@@ -89,7 +89,7 @@ def warn_of_cost(scorer: Scorer, schedule: Schedule) -> None:
     if share is not None and share > WORTH_A_WARNING:
         logger.warning(
             "an evaluation costs %.0f %% of the training compute between two of them: it forwards %s tokens, and the shortest "
-            "interval trains on %s; a larger every, or suite='quick', costs less",
+            "interval trains on %s; a larger every or fewer questions (suite='quick', limit=) cost less",
             100 * share,
             f"{scorer.tokens:,}",
             f"{schedule.interval:,}",

@@ -116,6 +116,7 @@ def test_the_page_for_people_has_figures_words_and_examples_with_their_texts(fol
     assert "lost −2 −5.0" in text
     assert "of 26 questions that MCF gained, CF already had 62 % right (of all that MCF had wrong: 47 %)" in text
     assert "the lead changed hands: 4 questions, the first 2" in text
+    assert "lost: 2 questions " in text  # all of them
     first = official[FLIPPED[0]]
     gold, wrong = "ABCD"[first.gold], "ABCD"[(first.gold + 1) % 4]
     answers = f"{first.id} gold {gold} before: CF {gold}, MCF {wrong} after: CF {wrong}, MCF {gold}"

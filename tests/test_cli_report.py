@@ -58,8 +58,11 @@ def test_several_runs_are_told_apart_also_where_their_folders_have_one_name(runs
 def test_json_is_one_object_and_pictures_lie_beside_the_page(runs, here, capsys):
     arguments = ["report", str(runs / "a"), "--json", "--png", "--svg", "--pdf", "--width", "6.75", "-o", "x.html"]
     assert cli.main(arguments) == 0
-    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    printed = capsys.readouterr()
+    (run,) = json.loads(printed.out)["runs"]
     assert run["verdicts"][0]["task"] == "arc_easy"
+    # the four files and nothing of what the libraries that write them have to tell
+    assert sorted(line.split()[0] for line in printed.err.splitlines()) == ["x.html", "x.pdf", "x.png", "x.svg"]
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<!DOC"}
     for kind, start in starts.items():
         assert (here / f"x.{kind}").read_bytes().startswith(start)

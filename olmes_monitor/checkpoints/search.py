@@ -111,7 +111,7 @@ def search(
         position = pick(lambda left=left: next_look(len(checkpoints), known(), left, barred))  # type: ignore[misc]
         if position is None:
             return
-        if not scan.take(checkpoints[position], left=left).good:
+        if not scan.take(checkpoints[position], left=min(left, len(checkpoints) - taken)).good:
             barred.add(position)
 
 

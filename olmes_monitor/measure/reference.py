@@ -75,7 +75,7 @@ FACTS: dict[str, str] = {
 
 def as_markdown() -> str:
     """Both tables as a page; `python -m olmes_monitor.measure.reference > docs/metrics.md` writes it anew."""
-    intro = (__doc__ or "").partition("\n\n")[2].replace("\n", " ").strip()
+    intro = (__doc__ or "").partition("\n\n")[2].strip()
     facts = "## In the record: `Evaluation.tasks[task]`, one object a task in each line of `evaluations.jsonl`"
     parts = [
         f"# Every number, defined\n\n{intro}\n\n## Logged\n\n| name | meaning |\n| --- | --- |",

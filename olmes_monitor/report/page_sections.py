@@ -18,6 +18,8 @@ from olmes_monitor.report.page_compare import section as compared
 from olmes_monitor.report.page_data import DOMAIN_NAMES
 from olmes_monitor.report.page_html import BETTER, evaluations_of, table
 from olmes_monitor.report.words import format_tokens
+from olmes_monitor.suite.olmes import OLMES
+from olmes_monitor.suite.suites import SUITES, suite_count
 
 
 def sections(sources: Sequence[Source], pairs: Sequence[Pair], repeat: str) -> Iterable[str]:
@@ -161,12 +163,12 @@ def _measured(sources: Sequence[Source], repeat: str) -> str:
     if repeat:
         parts.append(f"<p>This page:</p><pre>{escape(repeat)}</pre>")
     if any(source.run for source in sources):
-        source = next(source for source in sources if source.run)
-        suite = source.run.suite if source.run else ""
-        parts.append(
-            "<p>The same questions of another checkpoint; equal fingerprints mean equal questions, prompts and shots:</p>"
-            f"<pre>{escape(f'olmes-monitor eval MODEL --suite {suite}')}</pre>"
-        )
+        again = next((line for line in map(_eval_line, sources) if line), "")
+        if again:
+            parts.append(
+                "<p>The same questions of another checkpoint; equal fingerprints mean equal questions, prompts and shots:</p>"
+                f"<pre>{escape(again)}</pre>"
+            )
     parts.append(
         "<details><summary>What the numbers are</summary><p>CF is the share of questions whose right answer’s text has the "
         "highest normalized log-likelihood; MCF the share whose right label does. The floor is the higher of chance and of "
@@ -174,6 +176,21 @@ def _measured(sources: Sequence[Source], repeat: str) -> str:
         "error of the gap is paired, question by question, where the questions are known.</p></details>"
     )
     return "".join(parts)
+
+
+def _eval_line(source: Source) -> str:
+    """The command that asks a saved model the same questions; empty where no official suite asks so many."""
+    suite = source.run.suite if source.run else ""
+    counts = {task: curve.n or 0 for task, curve in source.curves.items() if task != AVERAGE}
+    if suite not in SUITES or not counts or set(counts) - set(OLMES):
+        return ""
+    line = f"olmes-monitor eval MODEL --suite {suite}"
+    if len(counts) < len(OLMES):
+        line += f" --tasks {','.join(counts)}"
+    for limit in (None, max(counts.values())):
+        if all(suite_count(suite, task, limit) == count for task, count in counts.items()):
+            return line if limit is None else f"{line} --limit {limit}"
+    return ""
 
 
 def _pairs(facts: Mapping[str, Any]) -> str:

@@ -90,7 +90,8 @@ class Scorer:
             group = self._group()
         self.ranks.same_everywhere(self.suite.fingerprint, "the suite's fingerprint")
         self.ranks = self.ranks.grouped(group)
-        self.max_length = min(max_length or context_of(self.model) or MAX_LENGTH, MAX_LENGTH)
+        declared = context_of(self.model) if max_length is None else max_length
+        self.max_length = min(MAX_LENGTH if declared is None else declared, MAX_LENGTH)
         with self.ranks.together("encoding the suite"):
             encoder = CachedEncoder(tokenizer, bos, self.max_length)
             self.jobs = make_jobs(self.suite, formulations, encoder, permutations)

@@ -183,5 +183,5 @@ def _known(kind: str, name: str, known: Iterable[str]) -> None:
     if name in names:
         return
     near = difflib.get_close_matches(name.lower(), names, n=2)
-    offer = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise SetupError(f"there is no {kind} {name!r}{offer} The {kind}s are {', '.join(names)}")
+    offer = f"; did you mean {' or '.join(near)}? The" if near else "; the"
+    raise SetupError(f"there is no {kind} {name!r}{offer} {kind}s are {', '.join(names)}")

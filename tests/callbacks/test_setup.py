@@ -48,6 +48,23 @@ def with_transformers(folder, callback, model, tokenizer):
     trainer.train()
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"evry": "1B"}, "OLMESCallback has no setting 'evry'; did you mean every"),
+        ({"batch_token": 64}, "did you mean batch_tokens"),
+        ({"colour": 1}, "OLMESCallback has no setting 'colour'; it has every, at, .*permutations"),
+        ({"on_crossover": "mail"}, "on_crossover takes a function; got 'mail'"),
+        ({"count_tokens": 512}, "count_tokens takes a function; got 512"),
+        ({"model": "lm"}, "model takes a torch.nn.Module, or a function"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_where_it_is_made(settings, words):
+    with pytest.raises(SetupError, match=words):
+        OLMESCallback(**settings)
+
+
 @pytest.mark.parametrize("train", [with_lightning, with_transformers])
 @pytest.mark.parametrize(
     ("change", "error", "words"),

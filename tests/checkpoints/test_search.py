@@ -121,11 +121,12 @@ class Pretended:
 
     def __init__(self, folder, n, crossing, broken=()):
         self.recorder = Recorder(folder)
-        self.crossing, self.broken, self.taken = crossing, broken, []
+        self.crossing, self.broken, self.taken, self.left = crossing, broken, [], []
         self.checkpoints = [Checkpoint(Path(f"step{i}"), "transformers", i, i * TOKENS) for i in range(1, n + 1)]
 
     def take(self, checkpoint, left):
         self.taken.append(checkpoint.step)
+        self.left.append(left)
         good = checkpoint.step not in self.broken
         if good:
             level = 0.5 + (checkpoint.step - self.crossing) * 0.02
@@ -147,6 +148,12 @@ def test_the_search_goes_on_past_checkpoints_that_fail_and_keeps_what_it_scored(
     crossover = load_run(tmp_path).crossovers()["arc_easy"]
     assert abs(crossover.tokens / TOKENS - 40) <= 4
     assert len(load_run(tmp_path).evaluations) == len(set(scan.taken) - {50, 100})
+
+
+def test_no_more_are_said_to_be_left_than_there_are(tmp_path):
+    scan = Pretended(tmp_path, 6, 3)
+    search(scan, scan.checkpoints, scan.known, lambda choose: choose())
+    assert scan.left == [6, 5, 4, 3, 2, 1]
 
 
 def test_what_a_search_scored_a_later_full_scan_does_not_score_again(tokenizer, suite, tmp_path):

@@ -3,6 +3,8 @@
 import html
 import json
 import re
+from copy import copy
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -18,6 +20,7 @@ from olmes_monitor.report import page_html
 from olmes_monitor.report.curves import Source, read_run
 from olmes_monitor.report.page import page, write_page
 from olmes_monitor.report.words import format_tokens
+from olmes_monitor.suite.olmes import OLMES
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +124,26 @@ def test_it_says_how_it_was_measured_and_how_to_repeat_it(text, run):
     for part in (run.fingerprint, "suite monitor", "dtype bfloat16", "torch 2.13.0", "olmes-monitor report runs/early"):
         assert part in words
     assert "18 evaluations took 3.3 min, 11.0 s each, 0.4 % of the wall time" in words
+
+
+@pytest.mark.parametrize(
+    ("suite", "counts", "command"),
+    [
+        ("quick", {"arc_easy": 60, "csqa": 60}, "--suite quick --tasks arc_easy,csqa --limit 60"),
+        ("quick", dict.fromkeys(OLMES, 100), "--suite quick"),
+        ("monitor", {"openbookqa": 500, "boolq": 1000}, "--suite monitor --tasks openbookqa,boolq"),
+        ("monitor", {"openbookqa": 500, "boolq": 600}, "--suite monitor --tasks openbookqa,boolq --limit 600"),
+        ("quick", {"arc_easy": 60, "csqa": 70}, None),
+        ("quick", {"arc_easy": 60, "boxes": 60}, None),
+        ("mine", {"arc_easy": 60}, None),
+    ],
+)
+def test_the_command_that_asks_another_checkpoint_asks_the_same_questions(run, source, suite, counts, command):
+    asked = copy(run)
+    asked.evaluations = [replace(evaluation, suite=suite) for evaluation in run.evaluations]
+    curves = {task: replace(source.curves["csqa"], n=n, crossovers={}) for task, n in counts.items()}
+    said = re.search(r"olmes-monitor eval MODEL ([^<]*)</pre>", page([Source("x", curves, run=asked)]))
+    assert (said and said[1]) == command
 
 
 def test_two_runs_over_the_same_questions_are_compared_by_their_paired_interval(runs):

@@ -191,6 +191,7 @@ def test_what_is_not_a_language_model_is_refused(suite, tokenizer):
         ({"bos": True}, "no bos_token"),
         ({"bos": "yes"}, "bos takes"),
         ({"max_length": 1}, "max_length is 1"),
+        ({"max_length": 0}, "max_length is 0"),
     ],
 )
 def test_wrong_settings_are_refused(suite, tokenizer, llama, settings, words):

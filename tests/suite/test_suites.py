@@ -105,11 +105,11 @@ def test_tasks_by_list_or_comma_string():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "standart"}, "did you mean standard.* The suites are standard, monitor, quick"),
-        ({"name": "zzz"}, "no suite 'zzz' The suites are"),
+        ({"name": "standart"}, "did you mean standard\\? The suites are standard, monitor, quick"),
+        ({"name": "zzz"}, "no suite 'zzz'; the suites are standard"),
         ({"tasks": "arc_chalenge"}, "did you mean arc_challenge"),
         ({"tasks": ["BoolQ"]}, "did you mean boolq"),
-        ({"tasks": ["zzz"]}, "The tasks are arc_challenge, .*winogrande"),
+        ({"tasks": ["zzz"]}, "'zzz'; the tasks are arc_challenge, .*winogrande"),
         ({"tasks": []}, "no task is named"),
     ],
 )
