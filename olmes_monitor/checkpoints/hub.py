@@ -23,7 +23,8 @@ def find_revisions(place: str | Path, pattern: str | None) -> dict[str, str]:
     one training, whose steps and tokens each begin at 0 again.
     """
     if pattern is None:
-        raise SetupError(f"{place} is a repository of many revisions: say which with --revisions 'step*'")
+        absent = "" if Path(place).exists() else f"there is no folder {place}; if it is a repository on the hub: "
+        raise SetupError(f"{absent}{place} has many revisions, say which with --revisions 'step*'")
     found = {name: commit for name, commit in _all_revisions(place).items() if fnmatch.fnmatchcase(name, pattern)}
     if not found:
         raise SetupError(f"no revision of {place} matches {pattern!r}")
