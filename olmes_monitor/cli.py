@@ -329,6 +329,7 @@ def _add_explain(commands: Commands) -> None:
     command.add_argument(
         "--examples", metavar="N", type=int, default=3, help="questions shown of each sort (default 3)"
     )
+    command.add_argument("--fingerprint", metavar="HEX", help="which suite, where the record holds several")
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object instead, with every question")
     form.add_argument("--csv", action="store_true", help="print one line a question instead")

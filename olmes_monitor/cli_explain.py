@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.examples < 0:
         raise SetupError(f"--examples must be 0 or more, not {arguments.examples}")
-    explanation = explain(load_run(arguments.run_folder), arguments.task)
+    explanation = explain(load_run(arguments.run_folder, arguments.fingerprint), arguments.task)
     if arguments.json:
         print(json.dumps(as_json(explanation), ensure_ascii=False, indent=1))
     elif arguments.csv:

@@ -20,6 +20,7 @@ from olmes_monitor.errors import RecordError
 from olmes_monitor.measure import summarize
 from olmes_monitor.record import Evaluation, Point, Recorder
 from olmes_monitor.record.explain import explain
+from olmes_monitor.record.store import LINES
 from olmes_monitor.suite.cache import ensure
 from olmes_monitor.suite.suites import load_task
 
@@ -105,6 +106,18 @@ def test_answers_by_question_in_json_and_csv(folder, official, capsys):
     _, printed = call(capsys, folder, "arc_easy", "--csv")
     lines = list(csv.DictReader(io.StringIO(printed.out)))
     assert lines == [{name: str(value) for name, value in question.items()} for question in questions]
+
+
+def test_of_a_record_with_several_suites_one_is_chosen(folder, capsys):
+    line = json.loads((folder / LINES).read_text().splitlines()[0])
+    with (folder / LINES).open("a") as lines:
+        print(json.dumps(line | {"fingerprint": "feedfeedfeedfeed"}), file=lines)
+    code, printed = call(capsys, folder, "arc_easy")
+    assert code == 2
+    assert "--fingerprint 0123456789abcdef" in printed.err
+    code, printed = call(capsys, folder, "arc_easy", "--fingerprint", "0123", "--json")
+    assert code == 0
+    assert json.loads(printed.out)["counts"]["format"] == 16
 
 
 def test_the_page_for_people_has_figures_words_and_examples_with_their_texts(folder, official, capsys):

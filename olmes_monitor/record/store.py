@@ -93,7 +93,7 @@ def load_run(path: str | os.PathLike[str], fingerprint: str | None = None, known
     if len(found) > 1:
         raise RecordError(
             f"{lines_path} holds evaluations of different suites: {_named(found)}; "
-            f"choose one: load_run(path, fingerprint={next(iter(found))!r})"
+            f"choose one: --fingerprint {next(iter(found))}, or load_run(path, fingerprint=…)"
         )
     return Run(lines_path.parent, [line for line in lines if line["fingerprint"] in found], known)
 

@@ -238,5 +238,5 @@ def test_a_repository_that_cannot_be_reached_is_taken_from_the_cache(tmp_path, m
     assert (found.path, found.revision, found.tokens) == ("owner/name", "step7", 7)
     with pytest.raises(SetupError, match="cannot be listed"):
         find_checkpoints(["owner/other"], revisions="step*")
-    with pytest.raises(SetupError, match="there is no folder runs/mistyped; if .* --revisions"):
+    with pytest.raises(SetupError, match=r"there is no folder runs/mistyped; if .* --revisions"):
         find_checkpoints(["runs/mistyped"])
