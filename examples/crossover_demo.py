@@ -8,6 +8,7 @@ is real.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -65,6 +66,7 @@ def main() -> None:
     run = load_run(out, fingerprint=suite.fingerprint)
     run.plot(out / "crossover.png")
     print(f"picture:  {out / 'crossover.png'}")
+    print(f"page:     {Path(sys.executable).with_name('olmes-monitor')} report {out}")
     print(f"record:   {out / 'olmes' / 'evaluations.jsonl'}, one parquet file per evaluation beside it")
     print(f"W&B run:  {trainer.logger.experiment.dir} (offline; `wandb sync` uploads it)")
     print("The model rehearsed the questions it was asked: its scores mean nothing, its crossing is real.")
