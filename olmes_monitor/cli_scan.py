@@ -277,7 +277,7 @@ def _tell(arguments: argparse.Namespace, scan: Scan) -> None:
 
 def _print(arguments: argparse.Namespace, run: Run | None, outcomes: list[Outcome], folder: Path) -> None:
     from olmes_monitor.report.scan import account, agreement, curve_table
-    from olmes_monitor.report.terminal import crossover_line
+    from olmes_monitor.report.terminal import crossover_lines
 
     console = _stdout()
 
@@ -286,8 +286,8 @@ def _print(arguments: argparse.Namespace, run: Run | None, outcomes: list[Outcom
 
     if run is not None:
         console.print(curve_table(run, outcomes, arguments.axis))
-        for task, crossover in run.crossovers().items():
-            console.print(crossover_line(task, crossover), highlight=False)
+        for line in crossover_lines(run.crossovers()):
+            console.print(line, highlight=False)
         if (same := agreement(run)) is not None:
             say(
                 f"{same[0]} points were asked by the training loop too: log-likelihoods differ by at most {same[1]:.2g} nats "

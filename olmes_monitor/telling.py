@@ -21,7 +21,7 @@ from olmes_monitor.record.loggers import (
 )
 from olmes_monitor.record.store import load_run
 from olmes_monitor.record.verdicts import Hook, Verdicts, call_hook, verdict_row
-from olmes_monitor.report.terminal import crossover_line, evaluation_table
+from olmes_monitor.report.terminal import crossover_lines, evaluation_table
 
 logger = logging.getLogger("olmes_monitor")
 
@@ -101,5 +101,5 @@ class Teller:
             # Nothing was evaluated or could be written: no reason to end a training run with an error.
             logger.warning("no crossings to tell: %s", error)
             return
-        for task, crossover in crossings.items():
-            self.say(crossover_line(task, crossover))
+        for line in crossover_lines(crossings):
+            self.say(line)

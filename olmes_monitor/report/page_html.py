@@ -149,8 +149,9 @@ def legend(sources: Sequence[Source]) -> str:
         ('<rect x="9" y="0" width="16" height="12" fill="currentColor" opacity=".2"/>'
          '<line x1="17" y1="-1" x2="17" y2="13" stroke="currentColor" stroke-width="1.6"/>',
          "crossing and its 95 % interval; dotted while tentative"),
-        ('<path d="M17 1 l5 9 h-10 z" fill="currentColor"/>', "a checkpoint was saved"),
     ]  # fmt: skip
+    if any(evaluation.point.checkpoint for source in sources if source.run for evaluation in source.run.evaluations):
+        items.append(('<path d="M17 1 l5 9 h-10 z" fill="currentColor"/>', "a checkpoint was saved"))
     rows = [f"<li><svg aria-hidden='true' viewBox='0 0 34 12'>{mark}</svg>{text}</li>" for mark, text in items]
     if many:
         rows += [

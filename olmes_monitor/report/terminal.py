@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from olmes_monitor.record.run import AVERAGE, average_facts
-from olmes_monitor.report.words import crossover_line, format_tokens
+from olmes_monitor.report.words import crossover_line, crossover_lines, format_tokens
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from olmes_monitor.record.evaluation import Evaluation
 
-__all__ = ["crossover_line", "evaluation_table", "format_tokens"]
+__all__ = ["crossover_line", "crossover_lines", "evaluation_table", "format_tokens"]
 
 ABSENT = "–"
 BETTER = "†"

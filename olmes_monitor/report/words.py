@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from olmes_monitor.measure.crossover import Crossover
 
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
@@ -27,6 +29,12 @@ def interval_words(crossover: Crossover) -> str:
         return "" if crossover.hi is None else f"≤ {format_tokens(crossover.hi)}"
     lo = format_tokens(crossover.lo)
     return f"≥ {lo}" if crossover.hi is None else f"{lo}, {format_tokens(crossover.hi)}"
+
+
+def crossover_lines(crossovers: Mapping[str, Crossover]) -> list[str]:
+    """One sentence a task, the average last; beside a single task it would say the same twice and is left out."""
+    alone = len(crossovers) == 2
+    return [crossover_line(task, found) for task, found in crossovers.items() if not (alone and task == "average")]
 
 
 def crossover_line(task: str, crossover: Crossover) -> str:

@@ -119,6 +119,14 @@ def test_it_says_what_turned_at_every_crossing_as_explain_does(text, run):
             assert (said in words.split("What turned at the crossings")[1]) == (crossover.tokens is not None)
 
 
+def test_the_legend_names_saved_checkpoints_only_where_there_are_some(text, run, source):
+    assert any(evaluation.point.checkpoint for evaluation in run.evaluations)
+    assert "a checkpoint was saved" in text
+    without = copy(run)
+    without.evaluations = [replace(e, point=replace(e.point, checkpoint=None)) for e in run.evaluations]
+    assert "a checkpoint was saved" not in page([replace(source, run=without)])
+
+
 def test_it_says_how_it_was_measured_and_how_to_repeat_it(text, run):
     words = " ".join("".join(Reader(text).words).split())
     for part in (run.fingerprint, "suite monitor", "dtype bfloat16", "torch 2.13.0", "olmes-monitor report runs/early"):

@@ -6,7 +6,7 @@ from rich.console import Console
 from synthetic import failed_evaluation, make_evaluation
 
 from olmes_monitor.measure import Crossover
-from olmes_monitor.report.terminal import crossover_line, evaluation_table, format_tokens
+from olmes_monitor.report.terminal import crossover_line, crossover_lines, evaluation_table, format_tokens
 
 TEN = [
     "arc_challenge",
@@ -143,3 +143,11 @@ def test_crossovers_in_words():
     assert "is not now" in crossover_line("piqa", Crossover("reverted"))
     assert "fewer than two" in crossover_line("piqa", Crossover("undecided"))
     assert "not clearly" in crossover_line("piqa", Crossover("undecided", **curve))
+
+
+def test_beside_a_single_task_the_average_says_nothing():
+    found = Crossover("reverted")
+    assert crossover_lines({"piqa": found, "average": found}) == [crossover_line("piqa", found)]
+    three = {"piqa": found, "boolq": found, "average": found}
+    assert crossover_lines(three) == [crossover_line(task, found) for task in three]
+    assert len(crossover_lines({"piqa": found})) == 1
