@@ -46,8 +46,9 @@ def describe(scorer: Scorer, schedule: Schedule, record: Path, refiner: Refiner 
     questions = sum(len(task.questions) for task in suite.tasks.values())
     cost = "" if share is None else f", {share:.2%} of the training compute"
     closer = "" if refiner is None else f", and up to {refiner.cap:.0%} more of them where MCF is about to overtake CF"
+    tasks = f"{len(suite.tasks)} task{'s' if len(suite.tasks) != 1 else ''}"
     return (
-        f"olmes_monitor: suite {suite.name} ({suite.fingerprint}): {len(suite.tasks)} tasks, {questions:,} questions, "
+        f"olmes_monitor: suite {suite.name} ({suite.fingerprint}): {tasks}, {questions:,} questions, "
         f"{scorer.requests:,} requests, {format_tokens(scorer.tokens)} tokens forwarded ({scorer.path.name} path) by an "
         f"evaluation {schedule_in_words(schedule)}{cost}{closer}; record in {record}"
     )

@@ -47,8 +47,8 @@ class Monitor:
     In a distributed job every rank makes the same calls; rank 0 alone writes and logs.
 
     Logged: olmes/{cf,mcf,score,gap}/<task> and /average, olmes/stderr/{cf,mcf,gap}/<task>, olmes/tokens, olmes/step,
-    olmes/seconds (of the evaluation), olmes/overhead (its share of the wall time since the evaluation before). With a
-    `name`, all but the two axes olmes/tokens and olmes/step are olmes/<name>/….
+    olmes/seconds (of the evaluation), olmes/overhead (its share of the wall time since the evaluation before; not of the
+    first). With a `name`, all but the two axes olmes/tokens and olmes/step are olmes/<name>/….
     """
 
     def __init__(
@@ -234,7 +234,8 @@ class Monitor:
         finished = time.monotonic()
         evaluation.attempt, evaluation.since = self.attempt, self._began
         evaluation.settings |= self.notes
-        evaluation.cost["overhead"] = (finished - started) / max(finished - self._since, 1e-9)
+        if self._fed:  # the share of nothing but itself is no share
+            evaluation.cost["overhead"] = (finished - started) / max(finished - self._since, 1e-9)
         self._since = finished
         self._keep(evaluation)
         # Without the other ranks training cannot go on either: better ended in words than in its next collective.

@@ -26,7 +26,7 @@ BESIDE: dict[str, str] = {
     "olmes/tokens": "tokens trained on so far: the axis",
     "olmes/step": "optimizer steps so far, as the trainer counts them",
     "olmes/seconds": "wall time of the evaluation",
-    "olmes/overhead": "the evaluation's share of the wall time since the one before",
+    "olmes/overhead": "the evaluation's share of the wall time since the one before; absent before training",
 }
 """Logged name → what it is: what a row has beside them, from the run."""
 

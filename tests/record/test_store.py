@@ -160,7 +160,9 @@ def test_curves_over_different_questions_are_not_joined(recorder):
     recorder.write(make(1, fingerprint="aaaa1111"))
     recorder.write(make(2, fingerprint="bbbb2222"))
     recorder.write(make(1, fingerprint="bbbb2222"))
-    with pytest.raises(RecordError, match=r"aaaa1111 \(quick\), bbbb2222 \(quick\); choose one: --fingerprint aaaa1111"):
+    with pytest.raises(
+        RecordError, match=r"aaaa1111 \(quick\), bbbb2222 \(quick\); choose one: --fingerprint aaaa1111"
+    ):
         load_run(recorder.folder)
     assert tokens_of(load_run(recorder.folder, fingerprint="aaaa1111").evaluations) == [1]
     run = load_run(recorder.folder, fingerprint="bbbb")
