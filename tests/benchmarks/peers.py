@@ -227,7 +227,7 @@ def measure(case: Case, methods: dict[str, Method], counter: TokenCounter, repea
         lost |= {name for name in methods if seconds[name][0] >= SLOW * seconds["packed"][0]}
         methods = {name: run for name, run in methods.items() if name not in lost}
     rows = {}
-    for name in methods:
+    for name in seconds:
         agreement = compare(values[name], values["packed"], case.sizes)
         rows[name] = Row(name, tokens[name], np.array(seconds[name]), *agreement)
     return keep_fastest(rows)
