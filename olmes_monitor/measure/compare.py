@@ -107,12 +107,14 @@ def _lead(run: Answers, subjects: ArrayLike | None, tasks: ArrayLike | None) -> 
     """As find_crossover takes it: MCF over CF, or over the floor where CF is below that."""
     gap = np.round(mean(run.mcf - run.cf, subjects, tasks), 12)
     lead = gap
-    paired = run.floor is not None and np.ndim(run.floor) > 0
+    guessed: float | Floats = 0.0  # a floor given as a number has no noise
     if run.floor is not None:
+        paired = np.ndim(run.floor) > 0
+        guessed = np.asarray(run.floor, np.float64) if paired else 0.0
         floor = mean(run.floor, subjects, tasks) if paired else run.floor
         lead = np.minimum(gap, np.round(mean(run.mcf, subjects, tasks) - floor, 12))
     use = np.flatnonzero(np.isfinite(lead))
-    values = run.mcf[use] - np.where((lead[use] == gap[use])[:, None], run.cf[use], run.floor if paired else 0.0)
+    values = run.mcf[use] - np.where((lead[use] == gap[use])[:, None], run.cf[use], guessed)
     return _Lead(np.asarray(run.tokens, np.float64)[use], lead[use], values)
 
 

@@ -132,7 +132,7 @@ def abrupt(x: Floats, curve: Floats, noise: Floats, before: int) -> float:
         if 0 <= left < len(x) - 1:
             part = apart / (x[left + 1] - x[left]) / 2
             unexplained[left : left + 2] -= -part, part
-    doubt = 2 * np.sqrt(max(unexplained @ noise @ unexplained, 0))
+    doubt = 2 * np.sqrt(np.maximum(unexplained @ noise @ unexplained, 0))
     return float(np.clip(STEP * (unexplained @ curve - doubt) / rise, 0, 1))
 
 

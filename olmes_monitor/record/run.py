@@ -293,8 +293,9 @@ def average_facts(evaluation: Evaluation) -> dict[str, float]:
 def _crossover(right: Correct) -> Crossover:
     assert right.cf is not None
     assert right.mcf is not None
-    settings = {"steps": right.steps, "subjects": right.subjects, "floor": right.guesses}
-    return find_crossover(right.tokens, right.cf, right.mcf, **settings)
+    return find_crossover(
+        right.tokens, right.cf, right.mcf, steps=right.steps, floor=right.guesses, subjects=right.subjects
+    )
 
 
 def _part(right: Correct, inside: NDArray[np.bool_]) -> Correct:
