@@ -281,15 +281,21 @@ def test_experts_saved_one_by_one_are_loaded_as_transformers_does(tmp_path):
 
 
 def test_names_and_masks_of_old_versions_are_known(tmp_path):
-    from transformers import GPT2Config, GPT2LMHeadModel
+    import transformers
 
     torch.manual_seed(1)
-    model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=400))
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=400))
     model.config.save_pretrained(tmp_path / "step1")
     # The body alone, without its prefix, and the causal masks, as GPT-2 was published; the head is tied.
     state = {name.removeprefix("transformer."): t for name, t in model.state_dict().items() if name != "lm_head.weight"}
     state |= {f"h.{i}.attn.bias": torch.ones(1, 1, 8, 8).tril().bool() for i in range(2)}
     torch.save(state, tmp_path / "step1" / "pytorch_model.bin")
+    if transformers.__version__.startswith(
+        "5.0."
+    ):  # it cannot be asked for its old names: refused, and nothing half loaded
+        with pytest.raises(CheckpointError, match="28 missing"):
+            open_model(only(tmp_path / "step1"), device=CPU)
+        return
     assert same_weights(open_model(only(tmp_path / "step1"), device=CPU), model)
     state["h.1.attn.c_attn.bias"] = state["h.1.attn.c_attn.bias"].to(torch.int8)
     torch.save(state, tmp_path / "step1" / "pytorch_model.bin")

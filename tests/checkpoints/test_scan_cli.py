@@ -252,8 +252,10 @@ def test_a_scan_beside_a_live_loop_and_two_scans_at_once_disturb_nobody(saved, s
 
 
 def test_wandb_gets_a_run_of_its_own(saved, tmp_path, monkeypatch, capsys):
+    import wandb
     from wandb_file import history, offline_run
 
+    wandb.teardown()  # older versions keep the folder that the process' first run went to
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     assert cli.main(["scan", str(saved), *ASKED, "--out", str(tmp_path / "out"), "--last", "2", "--wandb"]) == 0

@@ -133,7 +133,9 @@ def test_reading_writes_nothing_and_opens_no_socket(copy):
         "    writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)\n"
         f"    inside = any(str(arg).startswith({str(copy.parent)!r}) for arg in args[:2])\n"
         "    if (inside and (writes or event in ('os.mkdir', 'os.rename', 'os.remove', 'os.chmod', 'os.utime'))\n"
-        "            or event in ('socket.connect', 'socket.getaddrinfo', 'socket.bind', 'subprocess.Popen')):\n"
+        "            or event in ('socket.connect', 'socket.getaddrinfo', 'subprocess.Popen')\n"
+        # Older urllib3 binds to the loopback when it is imported, to learn whether there is IPv6; nothing is sent.
+        "            or event == 'socket.bind' and args[1][0] != '::1'):\n"
         "        print('FORBIDDEN', event, args, file=sys.stderr); os._exit(9)\n"
         "sys.addaudithook(watch)\n"
         "from olmes_monitor.suite import load_suite\nprint(load_suite('quick').fingerprint, 'torch' in sys.modules)"
