@@ -44,6 +44,8 @@ def main() -> None:
         monitor.saved(checkpoint)
     if fabric.is_global_zero:
         print(load_run(args.out, fingerprint=suite.fingerprint).frame()[["tokens", "step", "task", "cf", "mcf", "gap"]])
+    if args.devices > 1:
+        torch.distributed.destroy_process_group()  # a process that ends with a live group may abort in its last moments
 
 
 if __name__ == "__main__":
