@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from olmes_monitor.scoring.forward import Forward, forward_parameters, innermost, is_transformers, positions, unwrap
 from olmes_monitor.scoring.pack import PackedRow
+from olmes_monitor.scoring.pieces import in_pieces
 
 KeysValues = list[tuple[Tensor, Tensor]]
 """One layer's keys and values each: (1, heads, tokens, head size)."""
@@ -123,16 +124,18 @@ class PackedForward:
         """ln p of every target of rows[index]: (targets,), on the device. Makes no host synchronization."""
         row = rows[index]
         cache = TrunkCache(self._trunks.get(row.trunk), self._layers, row.is_trunk)
-        found = self.forward.read(
-            row.reads,
-            np.arange(len(row.reads.position)),
-            torch.from_numpy(row.ids).to(device, non_blocking=True),
-            position_ids=torch.from_numpy(row.position[None]).to(device, non_blocking=True),
-            attention_mask=self._mask(row, device),
-            use_cache=True,
-            logits_to_keep=positions(row.reads.position, device),
-            **{self._cache_name: cache},
-        )
+        mask = self._mask(row, device)
+        with in_pieces(row, mask):
+            found = self.forward.read(
+                row.reads,
+                np.arange(len(row.reads.position)),
+                torch.from_numpy(row.ids).to(device, non_blocking=True),
+                position_ids=torch.from_numpy(row.position[None]).to(device, non_blocking=True),
+                attention_mask=mask,
+                use_cache=True,
+                logits_to_keep=positions(row.reads.position, device),
+                **{self._cache_name: cache},
+            )
         if row.is_trunk:
             self._trunks[index] = cache.keys_values()
         self._forget(rows, index)
