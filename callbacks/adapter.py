@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +13,7 @@ from torch import nn
 
 from olmes_monitor.callbacks.saving import SaveAt, SavePolicy
 from olmes_monitor.callbacks.tokens import Count, Padding
-from olmes_monitor.errors import SetupError
+from olmes_monitor.errors import SetupError, refuse_unknown, settings_of
 from olmes_monitor.monitor import Monitor
 from olmes_monitor.record.evaluation import Evaluation
 from olmes_monitor.record.loggers import Sink, row_of, sinks_of
@@ -84,7 +82,8 @@ class Adapter:
         if adopt:
             self.__dict__ = _live(adopt).__dict__
             return
-        _refuse_unknown(scoring)
+        known = settings_of(Adapter, Scorer, but=("adopt", "scoring"))
+        refuse_unknown("OLMESCallback", scoring.keys() - {"ranks_per_batch"}, known)
         for setting, value in (("on_crossover", on_crossover), ("count_tokens", count_tokens)):
             if value is not None and not callable(value):
                 raise SetupError(f"{setting} takes a function; got {value!r}")
@@ -210,16 +209,6 @@ def refuse_namesakes(callbacks: Iterable[Adapter]) -> None:
             f"{len(names)} OLMESCallbacks in one trainer have the names {shown}: their curves would mix. Give each "
             "a name of its own (OLMESCallback(name=...)), or add one callback once"
         )
-
-
-def _refuse_unknown(settings: Iterable[str]) -> None:
-    """Raise SetupError, offering the nearest name, for a setting that neither the callback nor the scoring has."""
-    scoring = [name for name in signature(Scorer).parameters if name not in ("model", "tokenizer", "suite")]
-    known = [*(name for name in signature(Adapter).parameters if name not in ("adopt", "scoring")), *scoring]
-    for name in set(settings) - {*scoring, "ranks_per_batch"}:
-        near = difflib.get_close_matches(name, known, n=1)
-        offer = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
-        raise SetupError(f"OLMESCallback has no setting {name!r}{offer}")
 
 
 def _live(key: str) -> Adapter:

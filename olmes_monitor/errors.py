@@ -1,5 +1,12 @@
 """The errors a user can meet. Each message names the thing and the mend."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from inspect import signature
+from typing import Any
+
 
 class OLMESError(Exception):
     """Base of every error this package raises on purpose."""
@@ -22,3 +29,16 @@ class EvaluationError(OLMESError, RuntimeError):
 
     out_of_memory = False
     """Whether a rank ran out of device memory, so that smaller forward calls may help."""
+
+
+def settings_of(*made: Callable[..., Any], but: Sequence[str] = ()) -> list[str]:
+    """Names of the arguments of functions or classes, those in `but` left out."""
+    return [name for function in made for name in signature(function).parameters if name not in but]
+
+
+def refuse_unknown(owner: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise SetupError, offering the nearest name, for a setting that `owner` does not have."""
+    for name in sorted(set(given) - set(known)):
+        near = difflib.get_close_matches(name, known, n=1)
+        offer = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
+        raise SetupError(f"{owner} has no setting {name!r}{offer}")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from torch import nn
 
 from olmes_monitor.costs import advise, config_of, describe, warn_of_cost, warn_of_step
-from olmes_monitor.errors import EvaluationError, OLMESError, SetupError
+from olmes_monitor.errors import EvaluationError, OLMESError, SetupError, refuse_unknown, settings_of
 from olmes_monitor.record.evaluation import Evaluation, Point
 from olmes_monitor.record.files import read_lines
 from olmes_monitor.record.loggers import Sink, sinks_of
@@ -91,6 +91,9 @@ class Monitor:
         Raises SetupError where something does not fit, DataError where the questions cannot be had, RecordError where
         the folder cannot be written: on every rank, before training.
         """
+        refuse_unknown("Monitor", scoring, settings_of(Monitor, Scorer, but=("scoring",)))
+        if on_crossover is not None and not callable(on_crossover):
+            raise SetupError(f"on_crossover takes a function; got {on_crossover!r}")
         if on_error not in ("warn", "raise"):
             raise SetupError(f'on_error takes "warn" or "raise", got {on_error!r}')
         if name and (not NAME.fullmatch(name) or name in TAKEN):

@@ -173,6 +173,19 @@ def test_wrong_settings_are_refused(suite, tokenizer, llama, tmp_path, settings)
         quiet(llama, tokenizer, settings.pop("suite", suite), tmp_path, **settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"evry": "1B"}, "Monitor has no setting 'evry'; did you mean every"),
+        ({"batch_token": 64}, "Monitor has no setting 'batch_token'; did you mean batch_tokens"),
+        ({"on_crossover": 3}, "on_crossover takes a function; got 3"),
+    ],
+)
+def test_a_setting_that_is_none_is_named_with_the_nearest(suite, tokenizer, llama, tmp_path, settings, words):
+    with pytest.raises(SetupError, match=words):
+        quiet(llama, tokenizer, suite, tmp_path, **settings)
+
+
 def test_the_console_shows_the_cost_the_tables_and_the_crossings(suite, tokenizer, llama, tmp_path, capsys):
     with Monitor(llama, tokenizer, every=1000, suite=suite, out=tmp_path) as monitor:
         monitor.step(tokens=1000)

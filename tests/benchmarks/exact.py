@@ -1,9 +1,10 @@
 """How far the packed path is from the plain one, on every request of a suite, with a real model.
 
-    python tests/benchmarks/exact.py MODEL [--suite quick] [--limit N] [--tasks A,B] [--dtype float32]
+    python tests/benchmarks/exact.py MODEL [--suite quick] [--limit N] [--tasks A,B] [--dtype float32] [--plain FOLDER]
 
 MODEL is a folder in transformers format. The plain path forwards each distinct prompt by itself, which on two cores takes
-hours for SmolLM2-135M and suite quick: a line is printed as soon as a task is done. For each task: log-likelihoods compared,
+an hour or two for SmolLM2-135M and suite quick: a line is printed as soon as a task is done, and FOLDER keeps the plain
+path's values for the next time (one model, one suite, one dtype a folder). For each task: log-likelihoods compared,
 the largest |difference| in nats, the largest relative to max(1, |log-likelihood|), and the questions whose prediction differs
 in either formulation.
 """
@@ -12,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from olmes_monitor import Suite, load_suite, score
 from olmes_monitor.measure.choices import read_choices
@@ -38,10 +41,21 @@ class Exactness:
     predictions: int
 
 
-def compare_paths(model: Any, tokenizer: Any, suite: Suite, task: str) -> Exactness:
-    """Score one task of a suite on both paths; AssertionError if either lacks a value that the other has."""
+def compare_paths(model: Any, tokenizer: Any, suite: Suite, task: str, keep: Path | None = None) -> Exactness:
+    """Score one task of a suite on both paths; AssertionError if either lacks a value that the other has.
+
+    `keep`: where the plain path's scores are kept, and read from if they are there.
+    """
     alone = Suite(suite.name, [suite.tasks[task]])
-    found = {path: score(model, tokenizer, alone, path=path).scores for path in ("plain", "packed")}
+    kept = keep and keep / f"{task}-{alone.fingerprint[:12]}.pickle"
+    if kept and kept.exists():
+        plain = pd.read_pickle(kept)
+    else:
+        plain = score(model, tokenizer, alone, path="plain").scores
+        if kept:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            plain.to_pickle(kept)
+    found = {"plain": plain, "packed": score(model, tokenizer, alone, path="packed").scores}
     both = {path: np.concatenate([table[name].to_numpy() for name in COLUMNS]) for path, table in found.items()}
     asked = np.isfinite(both["plain"])
     assert np.array_equal(asked, np.isfinite(both["packed"]))
@@ -69,6 +83,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=lambda text: text.split(","))
     parser.add_argument("--limit", type=int)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--plain", type=Path, metavar="FOLDER")
     options = parser.parse_args()
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype)).eval()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
@@ -76,7 +91,7 @@ def main() -> None:
     print("| task | log-likelihoods | largest difference, nats | relative | predictions that differ |")
     print("| --- | ---: | ---: | ---: | ---: |", flush=True)
     for task in suite.tasks:
-        row = compare_paths(model, tokenizer, suite, task)
+        row = compare_paths(model, tokenizer, suite, task, options.plain)
         print(
             f"| {row.task} | {row.compared:,} | {row.largest:.1e} | {row.relative:.1e} "
             f"| {row.flipped} of {row.predictions:,} |",
