@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+from pyarrow import parquet
 
 from olmes_monitor import Suite, load_suite, score
 from olmes_monitor.measure.choices import read_choices
@@ -47,14 +47,14 @@ def compare_paths(model: Any, tokenizer: Any, suite: Suite, task: str, keep: Pat
     `keep`: where the plain path's scores are kept, and read from if they are there.
     """
     alone = Suite(suite.name, [suite.tasks[task]])
-    kept = keep and keep / f"{task}-{alone.fingerprint[:12]}.pickle"
+    kept = keep and keep / f"{task}-{alone.fingerprint[:12]}.parquet"
     if kept and kept.exists():
-        plain = pd.read_pickle(kept)
+        plain = parquet.read_table(kept)
     else:
         plain = score(model, tokenizer, alone, path="plain").scores
         if kept:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            plain.to_pickle(kept)
+            parquet.write_table(plain, kept)
     found = {"plain": plain, "packed": score(model, tokenizer, alone, path="packed").scores}
     both = {path: np.concatenate([table[name].to_numpy() for name in COLUMNS]) for path, table in found.items()}
     asked = np.isfinite(both["plain"])

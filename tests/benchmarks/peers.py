@@ -1,11 +1,12 @@
 """The same requests through the peers and through this package: tokens forwarded, time, agreement.
 
-    python tests/benchmarks/peers.py MODEL [--questions 60] [--repeats 3] [--out peers.md]
+    python tests/benchmarks/peers.py MODEL [--questions 60] [--repeats 3] [--out peers.md] [--keep FOLDER]
 
 MODEL is a folder of SmolLM2-135M in transformers format, loaded in float32 on the CPU. All methods call this one model
 and take turns in one process, so that a machine that slows down slows all of them; ratios are taken within a turn, and
 their median over the turns is printed. Tokenizing is not in any method's time: ours is cached on disk, lm-eval's is done
-before the first turn, AI2's dataset does it when it is made.
+before the first turn, AI2's dataset does it when it is made. FOLDER keeps each case's figures, which another run with
+the same options takes from there: an hour's work is not lost to a crash.
 
 lm-eval        HFLM.loglikelihood, at the batch size that is fastest here
 AI2            the in-loop package's dataset and metric around a batched forward, batch size 8. It has no unconditional
@@ -20,11 +21,12 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,7 @@ BATCH_SIZES = (1, 8, 32)
 CLOSE = 1.25
 """A batch size that took this many times as long as the fastest in the first turn is not run again."""
 SLOW = 20
-"""Nor is a method that took this many times as long as packed: minutes a turn, and a ratio that a tenth does not matter to."""
+"""Nor is AI2's where it took this many times as long as packed: minutes a turn, and a ratio that a tenth does not matter to."""
 COLUMNS = (
     "method",
     "turns",
@@ -108,6 +110,14 @@ class Row:
         turns = min(len(self.seconds), len(other.seconds))
         cost = self.tokens + other.tokens, self.seconds[:turns] + other.seconds[:turns]
         return Row(self.label, *cost, difference, equal, predictions)
+
+    def to_json(self) -> dict[str, Any]:
+        """What JSON can hold of it: all."""
+        return {**asdict(self), "seconds": self.seconds.tolist()}
+
+    @classmethod
+    def from_json(cls, kept: dict[str, Any]) -> Row:
+        return cls(**{**kept, "seconds": np.array(kept["seconds"])})
 
     def times(self, ours: Row) -> float:
         """How many times as long as ours: the median over the turns."""
@@ -221,10 +231,10 @@ def measure(case: Case, methods: dict[str, Method], counter: TokenCounter, repea
             seconds[name].append(time.perf_counter() - started)
             tokens[name] = counter.tokens
             print(f"{case.task.name} {case.formulation} {name}: {seconds[name][-1]:.1f} s", file=sys.stderr, flush=True)
-        sizes = [name for name in methods if name.startswith("lm-eval")]
+        sizes = [name for name in seconds if name.startswith("lm-eval")]
         best = min(seconds[name][0] for name in sizes)
         lost = {name for name in sizes if seconds[name][0] >= CLOSE * best}
-        lost |= {name for name in methods if seconds[name][0] >= SLOW * seconds["packed"][0]}
+        lost |= {name for name in seconds if name.startswith("AI2") and seconds[name][0] >= SLOW * seconds["packed"][0]}
         methods = {name: run for name, run in methods.items() if name not in lost}
     rows = {}
     for name in seconds:
@@ -291,6 +301,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=60, help="the first so many of each task (default: 60)")
     parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
     parser.add_argument("--out", type=Path, help="write the tables to this file too")
+    parser.add_argument("--keep", type=Path, help="a folder: what is there is not run again")
     given = parser.parse_args()
     torch.set_num_threads(2)
     tokenizer = AutoTokenizer.from_pretrained(given.model)
@@ -302,9 +313,16 @@ def main() -> None:
     for task in load_suite("standard", TASKS).tasks.values():
         for formulation in FORMULATIONS:
             case = Case(replace(task, questions=task.questions[: given.questions]), formulation)
-            with torch.no_grad():
-                methods = make_methods(case, model, tokenizer, given.model, peer)
-                cells.append(measure(case, methods, counter, given.repeats))
+            kept = given.keep and given.keep / f"{task.name}_{formulation}.json"
+            if kept and kept.exists():
+                cells.append({name: Row.from_json(row) for name, row in json.loads(kept.read_text()).items()})
+            else:
+                with torch.no_grad():
+                    methods = make_methods(case, model, tokenizer, given.model, peer)
+                    cells.append(measure(case, methods, counter, given.repeats))
+            if kept:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_text(json.dumps({name: row.to_json() for name, row in cells[-1].items()}))
             lines += table(f"{task.name}, {formulation}", cells[-1])
     lines += [*table("total", total(cells)), *goals(total(cells))]
     print("\n".join(lines))
