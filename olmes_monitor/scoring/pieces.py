@@ -88,7 +88,7 @@ def in_pieces(row: PackedRow, mask: Tensor) -> Iterator[None]:
     ) -> tuple[Tensor, None]:
         others = [name for name, given in kwargs.items() if isinstance(given, Tensor) and name not in IGNORED]
         same = attention_mask is not None and attention_mask.data_ptr() == mask.data_ptr()
-        if not same or others or attention_mask.shape[2:] != (query.shape[2], key.shape[2]):
+        if not same or others or (query.shape[2], key.shape[2]) != mask.shape[2:]:
             return whole(module, query, key, value, attention_mask, **kwargs)
         found = []
         for piece, seen, allowed in zip(pieces, keys, masks, strict=True):
