@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and with them the processes they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before anything imports them: no hub, no W&B service, no telemetry in a test.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
