@@ -11,6 +11,7 @@ from olmes_monitor import Suite
 from olmes_monitor.scoring import pieces
 from olmes_monitor.scoring.encode import Encoded
 from olmes_monitor.scoring.pack import pack
+from olmes_monitor.scoring.path import CHECK_TOKENS
 from olmes_monitor.scoring.pieces import cut, in_pieces
 from olmes_monitor.scoring.score import Scorer
 
@@ -20,11 +21,11 @@ def visible(row):
     return np.array([[j <= i < row.end[j] for j in range(len(row.end))] for i in range(len(row.end))])
 
 
-def branches(count=8, shots=100, own=55):
+def branches(count=8, shots=100, own=55, budget=512):
     """Rows of questions behind shots that they share, and share nothing else."""
     shared = np.zeros(shots, dtype=np.int32)
     asked = [np.concatenate([shared, np.full(own, 1 + i, dtype=np.int32)]) for i in range(count)]
-    return pack([Encoded(ids, len(ids) - 1) for ids in asked], 512)
+    return pack([Encoded(ids, len(ids) - 1) for ids in asked], budget)
 
 
 def dense_mask(row):
@@ -67,7 +68,7 @@ def test_pieces_cover_the_row_and_have_the_keys_that_their_nodes_see_and_no_othe
         assert found[-1].last == len(row.end)
         for piece in found:
             seen = np.flatnonzero(sees[piece.first : piece.last].any(axis=0))
-            assert piece.keys.tolist() == (seen if len(found) > 1 else np.arange(len(row.end))).tolist()
+            assert piece.keys.tolist() == seen.tolist()
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -94,10 +95,12 @@ def test_questions_that_share_only_the_shots_cost_three_fifths_of_the_pairs(call
     assert sum(queries * keys for queries, keys in calls) < 0.6 * nodes * (row.trunk_length + nodes)
 
 
-def test_a_row_that_is_one_branch_is_left_whole_where_little_is_saved():
-    (row,) = pack([Encoded(np.arange(60, dtype=np.int32), 59)], 512)
-    long_trunk = row.__class__(**{**row.__dict__, "trunk_length": 1000, "trunk": 0})
-    assert len(cut(long_trunk)) == 1
+@pytest.mark.parametrize("shots", [100, 300, 1000, 1500])
+def test_the_checks_short_rows_are_cut_whatever_trunk_they_stand_on(shots):
+    """Else an evaluation would attend in pieces that the check at first use has not tried."""
+    rows = [row for row in branches(shots=shots, budget=CHECK_TOKENS) if not row.is_trunk]
+    assert {row.trunk_length for row in rows} == {shots}
+    assert all(len(cut(row)) > 1 for row in rows)
 
 
 def test_another_mask_and_tensors_of_the_attentions_own_are_left_whole(calls):
