@@ -32,8 +32,8 @@ class EvaluationError(OLMESError, RuntimeError):
 
 
 def settings_of(*made: Callable[..., Any], but: Sequence[str] = ()) -> list[str]:
-    """Names of the arguments of functions or classes, those in `but` left out."""
-    return [name for function in made for name in signature(function).parameters if name not in but]
+    """Names of the arguments of functions or classes, each once, those in `but` left out."""
+    return [name for name in dict.fromkeys(n for each in made for n in signature(each).parameters) if name not in but]
 
 
 def refuse_unknown(owner: str, given: Iterable[str], known: Sequence[str]) -> None:

@@ -186,6 +186,14 @@ def test_a_setting_that_is_none_is_named_with_the_nearest(suite, tokenizer, llam
         quiet(llama, tokenizer, suite, tmp_path, **settings)
 
 
+def test_a_setting_like_none_is_answered_with_all_of_them_each_once(suite, tokenizer, llama, tmp_path):
+    with pytest.raises(SetupError) as caught:
+        quiet(llama, tokenizer, suite, tmp_path, zzzzqq=1)
+    names = str(caught.value).split("; it has ")[1].split(", ")
+    assert {"every", "batch_tokens"} <= set(names)
+    assert len(set(names)) == len(names)
+
+
 def test_the_console_shows_the_cost_the_tables_and_the_crossings(suite, tokenizer, llama, tmp_path, capsys):
     with Monitor(llama, tokenizer, every=1000, suite=suite, out=tmp_path) as monitor:
         monitor.step(tokens=1000)
