@@ -4,7 +4,7 @@
 
 MODEL is a folder in transformers format. The plain path forwards each distinct prompt by itself, which on two cores takes
 an hour or two for SmolLM2-135M and suite quick: a line is printed as soon as a task is done, and FOLDER keeps the plain
-path's values for the next time (one model, one suite, one dtype a folder). For each task: log-likelihoods compared,
+path's values for the next time (one model a folder). For each task: log-likelihoods compared,
 the largest |difference| in nats, the largest relative to max(1, |log-likelihood|), and the questions whose prediction differs
 in either formulation.
 """
@@ -47,7 +47,7 @@ def compare_paths(model: Any, tokenizer: Any, suite: Suite, task: str, keep: Pat
     `keep`: where the plain path's scores are kept, and read from if they are there.
     """
     alone = Suite(suite.name, [suite.tasks[task]])
-    kept = keep and keep / f"{task}-{alone.fingerprint[:12]}.parquet"
+    kept = keep and keep / f"{task}-{alone.fingerprint[:12]}-{model.dtype}.parquet"
     if kept and kept.exists():
         plain = parquet.read_table(kept)
     else:

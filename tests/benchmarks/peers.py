@@ -5,8 +5,8 @@
 MODEL is a folder of SmolLM2-135M in transformers format, loaded in float32 on the CPU. All methods call this one model
 and take turns in one process, so that a machine that slows down slows all of them; ratios are taken within a turn, and
 their median over the turns is printed. Tokenizing is not in any method's time: ours is cached on disk, lm-eval's is done
-before the first turn, AI2's dataset does it when it is made. FOLDER keeps each case's figures, which another run with
-the same options takes from there: an hour's work is not lost to a crash.
+before the first turn, AI2's dataset does it when it is made. FOLDER keeps each case's figures, which another run of as
+many questions and turns takes from there: an hour's work is not lost to a crash.
 
 lm-eval        HFLM.loglikelihood, at the batch size that is fastest here
 AI2            the in-loop package's dataset and metric around a batched forward, batch size 8. It has no unconditional
@@ -315,7 +315,7 @@ def main() -> None:
     for task in load_suite("standard", TASKS).tasks.values():
         for formulation in FORMULATIONS:
             case = Case(replace(task, questions=task.questions[: given.questions]), formulation)
-            kept = given.keep and given.keep / f"{task.name}_{formulation}.json"
+            kept = given.keep and given.keep / f"{task.name}_{formulation}_{given.questions}x{given.repeats}.json"
             if kept and kept.exists():
                 cells.append({name: Row.from_json(row) for name, row in json.loads(kept.read_text()).items()})
             else:
