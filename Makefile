@@ -58,7 +58,7 @@ check-peers: ## every log-likelihood and prediction against lm-evaluation-harnes
 
 # The environment of check-peers, and AI2's package without its pins (datasets<4, pyarrow<20): it works with the newer ones.
 # MODEL as above; BENCH_ARGS="--questions 4 --repeats 1" takes three minutes, "--out FILE" keeps the tables.
-bench: ## tokens, time and agreement beside lm-eval and AI2's in-loop package (MODEL=folder, an hour and a quarter)
+bench: ## tokens, time and agreement beside lm-eval and AI2's in-loop package (MODEL=folder, 80 minutes)
 	test -n "$(MODEL)" || { echo "make bench MODEL=<folder of SmolLM2-135M in transformers format>"; exit 2; }
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet torch==2.13.0
