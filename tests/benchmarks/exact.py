@@ -20,6 +20,7 @@ import numpy as np
 from pyarrow import parquet
 
 from olmes_monitor import Suite, load_suite, score
+from olmes_monitor.measure import predict
 from olmes_monitor.measure.choices import read_choices
 
 COLUMNS = ("cf", "mcf", "unconditional")
@@ -61,8 +62,13 @@ def compare_paths(model: Any, tokenizer: Any, suite: Suite, task: str, keep: Pat
     assert np.array_equal(asked, np.isfinite(both["packed"]))
     difference = np.abs(both["packed"] - both["plain"])[asked]
     kind = suite.tasks[task].normalization
-    right = {path: read_choices(table)[task] for path, table in found.items()}
-    flips = [right["plain"].correct(form, kind) != right["packed"].correct(form, kind) for form in ("cf", "mcf")]
+    choices = {path: read_choices(table)[task] for path, table in found.items()}
+    # The choice itself, not whether it is right: two wrong ones may differ too.
+    chosen = {
+        path: np.stack([predict(each.scores(form, kind), each.offsets) for form in ("cf", "mcf")])
+        for path, each in choices.items()
+    }
+    flips = chosen["plain"] != chosen["packed"]
     return Exactness(
         task=task,
         compared=int(asked.sum()),
