@@ -1,12 +1,13 @@
 """How far the packed path is from the plain one, on every request of a suite, with a real model.
 
     python tests/benchmarks/exact.py MODEL [--suite quick] [--limit N] [--tasks A,B] [--dtype float32] [--plain FOLDER]
+                                      [--uncast]
 
 MODEL is a folder in transformers format. The plain path forwards each distinct prompt by itself, which on two cores takes
-an hour or two for SmolLM2-135M and suite quick: a line is printed as soon as a task is done, and FOLDER keeps the plain
+an hour for SmolLM2-135M and suite quick: a line is printed as soon as a task is done, and FOLDER keeps the plain
 path's values for the next time (one model a folder). For each task: log-likelihoods compared,
 the largest |difference| in nats, the largest relative to max(1, |log-likelihood|), and the questions whose prediction differs
-in either formulation.
+in either formulation. `--uncast` is for a Llama in float64: eager attention, without the library's rounding to float32.
 """
 
 from __future__ import annotations
@@ -79,6 +80,21 @@ def compare_paths(model: Any, tokenizer: Any, suite: Suite, task: str, keep: Pat
     )
 
 
+def take_casts_out() -> None:
+    """Have Llama's norms and eager attention compute in the model's own dtype; the library rounds both to float32."""
+    import torch
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    def norm(self: Any, hidden: torch.Tensor) -> torch.Tensor:
+        return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    def softmax(scores: torch.Tensor, dim: int, **_: Any) -> torch.Tensor:
+        return torch.softmax(scores, dim)
+
+    LlamaRMSNorm.forward = norm
+    torch.nn.functional.softmax = softmax
+
+
 def main() -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -90,8 +106,16 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--plain", type=Path, metavar="FOLDER")
+    parser.add_argument("--uncast", action="store_true")
     options = parser.parse_args()
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype)).eval()
+    if options.uncast and options.plain:
+        parser.error("--plain keeps values of the model as it is: not with --uncast")
+    attention = "sdpa"
+    if options.uncast:
+        attention = "eager"
+        take_casts_out()
+    dtype = getattr(torch, options.dtype)
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype, attn_implementation=attention).eval()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     suite = load_suite(options.suite, tasks=options.tasks, limit=options.limit)
     print("| task | log-likelihoods | largest difference, nats | relative | predictions that differ |")
